@@ -1,0 +1,9 @@
+"""`kbench bench`: to be written."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb."""

@@ -1,0 +1,133 @@
+"""Operations, their problems, and the calls that a model is lowered to.
+
+``OPS`` is the one list of operations. ``d`` and ``n`` are output widths, ``k`` the reduction length,
+``tokens`` the tokens in this call, ``context`` the cached tokens that attention sees, this call's included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .errors import UserError, did_you_mean
+from .placement import Device
+
+# Operation -> its parameters in the order in which keys spell them.
+OPS: dict[str, tuple[str, ...]] = {
+    # rows of the embedding matrix: [tokens] -> [tokens, d]
+    "embedding": ("quant", "vocab", "d", "tokens"),
+    # `rows` vectors of width d per token (1 for the hidden state, the head count for q_norm and k_norm)
+    "rms_norm": ("d", "rows", "tokens"),
+    # x[tokens, k] @ W[n, k].T (+ bias)
+    "linear": ("quant", "n", "k", "tokens"),
+    # one matrix per head: x[tokens, heads, k] @ W[heads, n, k].T (MLA's absorbed projections)
+    "head_linear": ("quant", "heads", "n", "k", "tokens"),
+    # rotates the last `d` elements of each of `heads` vectors
+    "rope": ("heads", "d", "tokens"),
+    # grouped-query attention; appends this call's k and v to the cache first
+    "attention": ("heads", "kv_heads", "d", "kv", "tokens", "context"),
+    # multi-head latent attention, absorbed: heads share one cached latent of kv_lora + rope elements a token
+    "mla_attention": ("heads", "kv_lora", "rope", "kv", "tokens", "context"),
+    # silu(gate) * up
+    "silu_mul": ("n", "tokens"),
+    # residual: x + y
+    "add": ("d", "tokens"),
+    # hidden -> top_k expert ids and weights
+    "moe_router": ("quant", "experts", "top_k", "k", "tokens"),
+    # routed experts: gate, up [n, k] and down [k, n] of top_k out of `experts`, weighted sum
+    "moe_experts": ("experts", "top_k", "n", "k", "quant_gate", "quant_up", "quant_down", "tokens"),
+    # keeps the last token's row only: logits are wanted for it alone
+    "take_last": ("d", "tokens"),
+    # moves `d` elements a token from one device to another
+    "transfer": ("d", "src", "dst", "tokens"),
+}
+
+_KEY = re.compile(r"(\w+)\((.*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An operation with its shapes and types; hashable, ordered like ``OPS`` spells it."""
+
+    op: str
+    values: tuple[int | str, ...]
+
+    @classmethod
+    def make(cls, op: str, **params: int | str) -> Problem:
+        """Problem of ``op``; every parameter of the operation must be given, and no other."""
+        names = OPS.get(op)
+        if names is None:
+            raise UserError(f"unknown op {op!r}", accepted=", ".join(OPS), todo=did_you_mean(op, OPS))
+        if set(names) != set(params):
+            raise UserError(f"{op} got parameters {', '.join(sorted(params))}", accepted=", ".join(names))
+        return cls(op, tuple(params[name] for name in names))
+
+    @classmethod
+    def parse(cls, key: str) -> Problem:
+        """The inverse of ``key``; extra parameters such as ``threads`` are refused."""
+        match = _KEY.fullmatch(key.strip())
+        if match is None:
+            raise UserError(f"{key!r} is no problem", accepted="op(name=value,...)")
+        pairs = [item.partition("=") for item in match[2].split(",") if item]
+        return cls.make(match[1], **{k.strip(): int(v) if v.strip().isdigit() else v.strip() for k, _, v in pairs})
+
+    def __getitem__(self, name: str) -> int | str:
+        return self.values[OPS[self.op].index(name)]
+
+    def has(self, name: str) -> bool:
+        return name in OPS[self.op]
+
+    def integer(self, name: str) -> int:
+        return int(self[name])
+
+    def text(self, name: str) -> str:
+        return str(self[name])
+
+    def replace(self, **params: int | str) -> Problem:
+        return Problem.make(self.op, **{**dict(zip(OPS[self.op], self.values, strict=True)), **params})
+
+    @property
+    def key(self) -> str:
+        """E.g. ``linear(quant=Q4_K,n=1536,k=5120,tokens=1)``; also the filter on the command line."""
+        return f"{self.op}({','.join(f'{n}={v}' for n, v in zip(OPS[self.op], self.values, strict=True))})"
+
+    def __str__(self) -> str:
+        return self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A float32 (or, for expert ids, int32) array that flows between calls: ``[rows, width]``.
+
+    ``rows`` is ``"tokens"`` for one row per token of the call, ``"one"`` for a single row.
+    """
+
+    name: str
+    width: int
+    rows: str = "tokens"
+    dtype: str = "f32"
+
+
+Attribute = int | float | str | tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """One operation of a lowered model: what the planner prices and the engine runs.
+
+    ``weights`` are GGUF tensor names; ``attrs`` hold numbers that change results but not cost (eps, scale, layer).
+    ``inputs`` name earlier outputs, or ``$tokens`` (int32 ids) for the embedding. Pure data: no arrays.
+    """
+
+    op: str
+    problem: Problem
+    implementation: str
+    device: Device
+    module: str
+    inputs: tuple[str, ...]
+    outputs: tuple[Value, ...]
+    weights: tuple[str, ...] = ()
+    attrs: Mapping[str, Attribute] = field(default_factory=dict)
+    threads: int | None = None
+    block: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,72 @@
+"""Where a module runs, and how, in each phase."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .errors import UserError
+
+
+class Phase(str, Enum):
+    """Prefill reads the prompt, many tokens at once; decode makes one token after another."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Device:
+    """``cpu`` or ``cuda:N``; plain ``cuda`` is ``cuda:0``."""
+
+    kind: str
+    index: int = 0
+
+    @classmethod
+    def parse(cls, text: str, where: str = "device") -> Device:
+        """Raises UserError for anything but ``cpu``, ``cuda``, ``cuda:N``."""
+        match = re.fullmatch(r"(cpu)|cuda(?::(\d+))?", text)
+        if match is None:
+            raise UserError(f"unknown device {text!r}", where=where, accepted="cpu, cuda, cuda:N")
+        return cls("cpu") if match[1] else cls("cuda", int(match[2] or 0))
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+CPU = Device("cpu")
+
+# The implementation that stands for "the best one this device can run": resolved when a model is lowered.
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A module's device and implementation per phase, its thread count and kernel parameters.
+
+    ``generate`` is KTransformers' word for decode in rule files. ``out_device`` is where the result is wanted
+    (None: where it was made). ``block`` holds kernel parameters by name, e.g. ``{"rows": 16, "tokens": 8}``.
+    """
+
+    generate_device: Device = CPU
+    generate_op: str = AUTO
+    prefill_device: Device = CPU
+    prefill_op: str = AUTO
+    out_device: Device | None = None
+    threads: int | None = None
+    block: Mapping[str, int] = field(default_factory=dict)
+
+    def device(self, phase: Phase) -> Device:
+        return self.prefill_device if phase is Phase.PREFILL else self.generate_device
+
+    def implementation(self, phase: Phase) -> str:
+        return self.prefill_op if phase is Phase.PREFILL else self.generate_op
+
+
+# Module name (Hugging Face's, dotted) -> placement. A module that is missing is placed by ``Placement()``.
+Assignment = Mapping[str, Placement]

@@ -1,0 +1,42 @@
+"""Sizes in bytes as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import UserError
+
+# "G" means GiB: memory is sold and reported in powers of two; "GB" is the decimal unit of disks and file listings.
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _UNITS[_letter] = _UNITS[_letter + "IB"] = 1024**_power
+    _UNITS[_letter + "B"] = 1000**_power
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_size(text: str, where: str = "size") -> int:
+    """Bytes of ``21G``, ``21GiB`` (2**30), ``21GB`` (10**9) or a bare number.
+
+    Raises:
+        UserError: the text is no size.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise UserError(
+            f"{text!r} is not a size",
+            where=where,
+            accepted="a number with an optional unit: 21G or 21GiB (2^30), 21GB (10^9), 512M, or bare bytes",
+            todo="write it like 21G",
+        )
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def format_bytes(n_bytes: float) -> str:
+    """``n_bytes`` with three significant digits and a binary unit, e.g. ``12.4 GiB``."""
+    size = float(n_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1000 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" or abs(size) >= 100 else f"{size:.3g} {unit}"

@@ -1,0 +1,100 @@
+"""YAML read safely, with the line of every key kept for error messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import UserError
+
+# A rule file of a 61-layer model on 8 GPUs is 60 KB; a file beyond this is a mistake or an attack.
+MAX_YAML_BYTES = 16 << 20
+
+
+class Lines(Mapping[str, Any]):
+    """A YAML mapping that knows the line of itself and of each key."""
+
+    def __init__(self, data: dict[str, Any], line: int, key_lines: dict[str, int]) -> None:
+        self._data, self.line, self._key_lines = data, line, key_lines
+
+    def __getitem__(self, key: str) -> Any:
+        return self._data[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return repr(self._data)
+
+    def line_of(self, key: str) -> int:
+        return self._key_lines.get(key, self.line)
+
+    def plain(self) -> dict[str, Any]:
+        """The same as plain dicts and lists."""
+        return {key: _plain(value) for key, value in self._data.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Lines):
+        return value.plain()
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> Any:
+    # A generator, as PyYAML wants for recursive structures, would hide duplicate keys: build it in one go.
+    data: dict[Any, Any] = {}
+    key_lines: dict[Any, int] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, (str, int)):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a key must be text, found {key!r}", key_node.start_mark
+            )
+        if key in data:
+            raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", key_node.start_mark)
+        data[key] = loader.construct_object(value_node, deep=True)
+        key_lines[key] = line
+    return Lines(data, node.start_mark.line + 1, key_lines)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def load_yaml(path: Path | str) -> Any:
+    """The document in ``path``: mappings as ``Lines``, sequences as lists, scalars as YAML's core types.
+
+    Raises:
+        UserError: no such file, too large, not UTF-8, no valid YAML (with the line).
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_YAML_BYTES:
+            raise UserError(f"{size} bytes", where=str(path), accepted=f"at most {MAX_YAML_BYTES} bytes of YAML")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError("no such file", where=str(path), todo="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot be read: {error}", where=str(path)) from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, where: str = "<text>") -> Any:
+    """Like ``load_yaml`` for text at hand; ``where`` names it in errors."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # _Loader is a SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f"{where}:{mark.line + 1}" if mark is not None else where
+        raise UserError(f"no valid YAML: {getattr(error, 'problem', None) or error}", where=at) from None

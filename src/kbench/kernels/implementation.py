@@ -1,0 +1,100 @@
+"""The protocol that every implementation of an operation follows.
+
+An implementation is named (``reference``, ``torch``, ``cpu.scalar``, ``cpu.avx2``, ``cpu.avx512_vnni``, ...), runs on
+one kind of device, says which problems it takes and why not, packs weights once, and then runs. All arrays that
+cross this border are numpy arrays in host memory; activations are float32 ``[rows, width]``, C-contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kbench.core import OpCall, Problem
+
+FloatArray = npt.NDArray[np.float32]
+AnyArray = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether something can run here; ``reason`` says why not."""
+
+    ok: bool
+    reason: str = ""
+
+
+YES = Support(True)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightData:
+    """A tensor's bytes as GGUF stores them: ``raw`` is uint8, one dimension, usually a view of a memory map.
+
+    ``shape`` is in GGUF order, row length first; experts and heads are the last dimension.
+    """
+
+    name: str
+    quant: str
+    shape: tuple[int, ...]
+    raw: npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Cache:
+    """One layer's cache, written by attention in place.
+
+    GQA: ``k`` and ``v`` are ``[kv_heads, capacity, d]``. MLA: ``k`` is the latent ``[1, capacity, kv_lora + rope]`` and
+    ``v`` is empty. dtype float32 or float16.
+    """
+
+    k: AnyArray
+    v: AnyArray
+
+
+@dataclass(slots=True)
+class StepState:
+    """What changes from step to step: token ids (int32), the position of the first of them, the caches by layer."""
+
+    tokens: npt.NDArray[np.int32]
+    position: int = 0
+    caches: Mapping[int, Cache] = field(default_factory=dict)
+
+
+class Prepared(Protocol):
+    """Weights packed for an implementation."""
+
+    @property
+    def n_bytes(self) -> int: ...
+
+
+class Implementation(Protocol):
+    """One way to run some operations.
+
+    Attributes:
+        name: what rules and command lines call it.
+        device_kind: ``cpu`` or ``cuda``.
+        summary: one line for ``kbench doctor``: what it is, e.g. which plain torch call a baseline makes.
+    """
+
+    name: str
+    device_kind: str
+    summary: str
+
+    def runnable(self) -> Support:
+        """Whether this machine can run it at all."""
+
+    def supports(self, problem: Problem) -> Support:
+        """Whether it takes ``problem`` (assuming that it is runnable)."""
+
+    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> Prepared:
+        """Packs ``weights`` (in the order of ``OpCall.weights``)."""
+
+    def run(
+        self, call: OpCall, prepared: Prepared, inputs: Sequence[AnyArray], state: StepState, threads: int
+    ) -> list[AnyArray]:
+        """Runs one call and returns its outputs; attention writes ``state.caches[attrs["layer"]]``."""

@@ -1,0 +1,105 @@
+"""The table of ARCHITECTURE.md, enforced. Edit both together."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "src" / "kbench"
+BELOW_TUNER = "core measure model kernels rules results suites"
+MAY_IMPORT = {
+    "core": "",
+    "measure": "core",
+    "model": "core",
+    "kernels": "core",
+    "rules": "core",
+    "results": "core measure",
+    "engine": "core model kernels rules",
+    "suites": "core measure model kernels engine results",
+    "tuner": BELOW_TUNER,
+    "report": "core results",
+    "cli": f"{BELOW_TUNER} engine tuner report",
+}
+
+
+def kbench_imports(path: Path, root: Path) -> Iterator[str]:
+    """Dotted sources of every kbench import in a file, lazy and relative ones too."""
+    here = ("kbench", *path.relative_to(root).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            sources = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            head = ".".join(here[: len(here) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, [head, node.module]))
+            sources = [f"kbench.{alias.name}" for alias in node.names] if base == "kbench" else [base]
+        else:
+            continue
+        yield from (source for source in sources if source.split(".")[0] == "kbench" and "." in source)
+
+
+def violations(root: Path) -> list[str]:
+    """Every import under ``root`` that points up, or past a front door."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).parts
+        if len(parts) == 1:  # kbench/__init__.py and __main__.py open onto everything
+            continue
+        for source in kbench_imports(path, root):
+            target = source.split(".")[1]
+            if target == parts[0] or not (root / target).is_dir():
+                continue
+            if target not in MAY_IMPORT[parts[0]].split():
+                found.append(f"{path.relative_to(root)}: {parts[0]} may not import {target}")
+            elif source != f"kbench.{target}":
+                found.append(f"{path.relative_to(root)}: import kbench.{target}, not its inner {source}")
+    return found
+
+
+def test_imports_point_down_through_front_doors() -> None:
+    assert violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "line", "complaint"),
+    [
+        ("core", "from kbench.model import x", "core may not import model"),
+        ("model", "from ..kernels import x", "model may not import kernels"),
+        ("rules", "def f():\n    import kbench.engine", "rules may not import engine"),
+        ("engine", "from kbench.rules.schema import Rule", "not its inner kbench.rules.schema"),
+        ("cli", "from ..core.errors import UserError", "not its inner kbench.core.errors"),
+        ("engine", "from kbench import tuner", "engine may not import tuner"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, package: str, line: str, complaint: str) -> None:
+    for name in MAY_IMPORT:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    assert violations(tmp_path) == []
+    (tmp_path / package / "planted.py").write_text(line + "\n")
+    assert len(violations(tmp_path)) == 1
+    assert complaint in violations(tmp_path)[0]
+
+
+def test_the_table_names_every_package_after_what_it_imports() -> None:
+    seen: set[str] = set()
+    for package, below in MAY_IMPORT.items():
+        assert set(below.split()) <= seen
+        seen.add(package)
+    assert seen == {path.parent.name for path in ROOT.glob("*/__init__.py")}
+
+
+def test_the_document_says_the_same() -> None:
+    text = (ROOT.parents[1] / "ARCHITECTURE.md").read_text()
+    for package in MAY_IMPORT:
+        assert f"| `{package}` |" in text
+
+
+def test_import_kbench_loads_nothing_heavy() -> None:
+    code = "import sys, kbench; print(*[m for m in ('torch', 'triton', 'numpy') if m in sys.modules])"
+    heavy = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert heavy == []
