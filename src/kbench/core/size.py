@@ -12,7 +12,7 @@ for _power, _letter in enumerate("KMGT", start=1):
     _UNITS[_letter] = _UNITS[_letter + "IB"] = 1024**_power
     _UNITS[_letter + "B"] = 1000**_power
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_size(text: str, where: str = "size") -> int:

@@ -12,6 +12,8 @@ from .errors import UserError
 
 # A rule file of a 61-layer model on 8 GPUs is 60 KB; a file beyond this is a mistake or an attack.
 MAX_YAML_BYTES = 16 << 20
+# Aliases can make a short text stand for an exponentially large document; no real file comes near this many nodes.
+MAX_YAML_NODES = 1_000_000
 
 
 class Lines(Mapping[str, Any]):
@@ -68,6 +70,16 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> Any:
     return Lines(data, node.start_mark.line + 1, key_lines)
 
 
+def _expanded_nodes(node: yaml.Node, known: dict[int, int]) -> int:
+    """Nodes of the document below ``node`` when every alias is written out; linear in the text."""
+    if id(node) not in known:
+        known[id(node)] = MAX_YAML_NODES  # what a node that contains itself counts
+        value = node.value if isinstance(node, yaml.CollectionNode) else []
+        children = [part for pair in value for part in pair] if isinstance(node, yaml.MappingNode) else value
+        known[id(node)] = 1 + sum(_expanded_nodes(child, known) for child in children)
+    return known[id(node)]
+
+
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
@@ -93,7 +105,13 @@ def load_yaml(path: Path | str) -> Any:
 def parse_yaml(text: str, where: str = "<text>") -> Any:
     """Like ``load_yaml`` for text at hand; ``where`` names it in errors."""
     try:
-        return yaml.load(text, Loader=_Loader)  # _Loader is a SafeLoader
+        loader = _Loader(text)  # a SafeLoader
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded_nodes(node, {}) > MAX_YAML_NODES:
+            raise UserError("its aliases expand to too many nodes", where=where, accepted=f"at most {MAX_YAML_NODES}")
+        return loader.construct_document(node)
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         at = f"{where}:{mark.line + 1}" if mark is not None else where
