@@ -1,13 +1,18 @@
 """Measuring: clock, warm-up, stopping rules, cold caches, statistics, the host and its ceilings."""
 
+from .cgroup import CgroupLimits
 from .clock import Clock, calibrate, system_clock
 from .cold import Rotation, is_cold, rotation_count
+from .cpu import Cache, Cpu, NumaNode
+from .gpu import Gpu
+from .host import Host, Memory, host, read_host
 from .sample import Measurement, Warmup, measure
 from .statistics import Interval, median, median_absolute_deviation, median_interval, quartiles, relative_spread
 from .stopping import FixedCount, RelativeNoise, StoppingRule, TimeBudget
 
 __all__ = [
-    "Clock", "FixedCount", "Interval", "Measurement", "RelativeNoise", "Rotation", "StoppingRule", "TimeBudget",
-    "Warmup", "calibrate", "is_cold", "measure", "median", "median_absolute_deviation", "median_interval",
-    "quartiles", "relative_spread", "rotation_count", "system_clock",
+    "Cache", "CgroupLimits", "Clock", "Cpu", "FixedCount", "Gpu", "Host", "Interval", "Measurement", "Memory",
+    "NumaNode", "RelativeNoise", "Rotation", "StoppingRule", "TimeBudget", "Warmup", "calibrate", "host", "is_cold",
+    "measure", "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host", "relative_spread",
+    "rotation_count", "system_clock",
 ]  # fmt: skip
