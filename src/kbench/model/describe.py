@@ -1,0 +1,217 @@
+"""A GGUF's metadata and tensor table become a descriptor; whatever contradicts itself is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from gguf.constants import LlamaFileType
+
+from kbench.core import Attribute, CorruptFile, TensorInfo, Unsupported
+
+from .architectures import Architecture, architecture
+from .descriptor import Mla, ModelDescriptor, Moe
+from .gguf_file import GgufFile
+from .metadata import Metadata
+from .tensor_table import tensor_table
+
+# YaRN's mscale is stored as the slope of its logarithm: 0.1 x mscale_all_dim.
+YARN_LOG_SLOPE = 0.1
+
+
+def describe_gguf(gguf: GgufFile) -> ModelDescriptor:
+    """The descriptor of an open file.
+
+    Raises:
+        Unsupported: an architecture or a variant that is not known.
+        CorruptFile: metadata that is missing, of a wrong type, or in contradiction to the tensors.
+    """
+    entry = architecture(gguf.architecture, f"{gguf.path}: general.architecture")
+    meta = Metadata(gguf)
+    draft = _mla_model(meta, entry, gguf) if entry.mla else _dense_model(meta, entry, gguf)
+    return dataclasses.replace(draft, tensors=_checked_tensors(draft, gguf))
+
+
+def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDescriptor:
+    if meta.integer("expert_count", 0, least=0):
+        raise Unsupported(
+            f"a mixture-of-experts model of architecture {entry.name!r}",
+            where=str(gguf.path),
+            accepted="dense llama, qwen2 and qwen3; mixture-of-experts deepseek2",
+        )
+    d, heads = meta.integer("embedding_length"), meta.integer("attention.head_count")
+    kv_heads = meta.integer("attention.head_count_kv", heads)
+    if heads % kv_heads:
+        meta.fail("attention.head_count_kv", f"found {kv_heads}", f"a divisor of the {heads} heads")
+    if not meta.has("attention.key_length") and d % heads:
+        meta.fail("attention.head_count", f"{heads} heads do not divide a width of {d}")
+    head_dim = meta.integer("attention.key_length", d // heads)
+    if meta.integer("attention.value_length", head_dim) != head_dim:
+        meta.fail("attention.value_length", "differs from the key length", str(head_dim))
+    if meta.integer("rope.dimension_count", head_dim) != head_dim or head_dim % 2:
+        meta.fail("rope.dimension_count", "rotates a part of the head", f"all {head_dim} elements, an even number")
+    bias = entry.attention_bias
+    return ModelDescriptor(
+        **_common(meta, gguf),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=meta.integer("feed_forward_length"),
+        rope=_rope(meta, entry, head_dim, gguf),
+        qk_norm=entry.qk_norm,
+        attention_bias="blk.0.attn_q.bias" in gguf.tensors if bias is None else bias,
+    )
+
+
+def _mla_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDescriptor:
+    heads, rope = meta.integer("attention.head_count"), meta.integer("rope.dimension_count")
+    # Files made before April 2025 describe MLA as ordinary heads; since then key_length is the latent's.
+    suffix = "_mla" if meta.has("attention.key_length_mla") else ""
+    head_dim = meta.integer(f"attention.key_length{suffix}")
+    if head_dim <= rope or rope % 2:
+        meta.fail("rope.dimension_count", f"found {rope}", f"an even part of the head of {head_dim}")
+    mla = Mla(
+        q_lora=meta.integer("attention.q_lora_rank", 0, least=0),
+        kv_lora=meta.integer("attention.kv_lora_rank"),
+        rope=rope,
+        nope=head_dim - rope,
+        v=meta.integer(f"attention.value_length{suffix}"),
+    )
+    return ModelDescriptor(
+        **_common(meta, gguf),
+        heads=heads,
+        kv_heads=1,  # all heads share the latent
+        head_dim=head_dim,
+        ffn=meta.integer("feed_forward_length"),
+        rope=_rope(meta, entry, head_dim, gguf),
+        mla=mla,
+        moe=_moe(meta),
+    )
+
+
+def _moe(meta: Metadata) -> Moe | None:
+    experts = meta.integer("expert_count", 0, least=0)
+    if not experts:
+        return None
+    top_k = meta.integer("expert_used_count")
+    if top_k > experts:
+        meta.fail("expert_used_count", f"found {top_k}", f"at most the {experts} experts")
+    n_group = meta.integer("expert_group_count", 1)
+    topk_group = meta.integer("expert_group_used_count", n_group)
+    if experts % n_group or topk_group > n_group:
+        meta.fail("expert_group_count", f"{n_group} groups of {experts} experts, {topk_group} of them used")
+    gating = meta.integer("expert_gating_func", 1)
+    if gating not in (1, 2):
+        meta.fail("expert_gating_func", f"found {gating}", "1 (softmax), 2 (sigmoid)")
+    return Moe(
+        experts=experts,
+        top_k=top_k,
+        n=meta.integer("expert_feed_forward_length"),
+        shared=meta.integer("expert_shared_count", 0, least=0),
+        first_dense=meta.integer("leading_dense_block_count", 0, least=0),
+        scoring="sigmoid" if gating == 2 else "softmax",
+        n_group=n_group,
+        topk_group=topk_group,
+        norm_topk_prob=meta.flag("expert_weights_norm", False),
+        routed_scaling=meta.number("expert_weights_scale", 1.0),
+    )
+
+
+def _common(meta: Metadata, gguf: GgufFile) -> dict[str, Any]:
+    name = gguf.metadata.get("general.name")
+    embedding = gguf.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.info.shape) != 2:
+        raise CorruptFile("no matrix token_embd.weight", where=f"{gguf.path}: token_embd.weight")
+    vocab = meta.integer("vocab_size", embedding.info.shape[1])
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) != vocab:
+        meta.fail("vocab_size", f"{vocab} rows of token_embd.weight, {len(tokens)} tokenizer.ggml.tokens", "the same")
+    return {
+        "name": name if isinstance(name, str) and name else gguf.path.stem,
+        "architecture": gguf.architecture,
+        "quant": quant_label(gguf),
+        "n_layers": meta.integer("block_count"),
+        "d": meta.integer("embedding_length"),
+        "vocab": vocab,
+        "rms_eps": meta.number("attention.layer_norm_rms_epsilon"),
+        "context_length": meta.integer("context_length"),
+        "tied": "output.weight" not in gguf.tensors,
+    }
+
+
+def _rope(meta: Metadata, entry: Architecture, head_dim: int, gguf: GgufFile) -> dict[str, Attribute]:
+    scaling = meta.text("rope.scaling.type", "none")
+    factor = meta.number("rope.scaling.factor", 1.0)
+    if scaling == "none" and meta.has("rope.scale_linear"):  # how files of 2023 said it
+        scaling, factor = "linear", meta.number("rope.scale_linear")
+    if scaling not in ("none", "linear", "yarn"):
+        raise Unsupported(
+            f"rope scaling {scaling!r}",
+            where=f"{gguf.path}: {meta.key('rope.scaling.type')}",
+            accepted="none, linear, yarn",
+        )
+    if meta.number("rope.scaling.attn_factor", 1.0) != 1.0:
+        raise Unsupported("a factor on attention", where=f"{gguf.path}: {meta.key('rope.scaling.attn_factor')}")
+    # The file holds one number for both of DeepSeek's: their ratio is 1 in every model that was converted. Others
+    # scale queries and keys by 1 + 0.1 ln(factor), which is a ratio to mscale_all_dim = 0.
+    slope = meta.number("rope.scaling.yarn_log_multiplier", YARN_LOG_SLOPE)
+    mscale, mscale_all_dim = (slope / YARN_LOG_SLOPE,) * 2 if entry.mla else (1.0, 0.0)
+    return {
+        "mode": entry.rope_mode,
+        "head_dim": head_dim,
+        "freq_base": meta.number("rope.freq_base", 10000.0),
+        "scaling": scaling,
+        "factor": factor,
+        "original_context": meta.integer("rope.scaling.original_context_length", meta.integer("context_length")),
+        "beta_fast": meta.number("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": meta.number("rope.scaling.yarn_beta_slow", 1.0),
+        "mscale": mscale,
+        "mscale_all_dim": mscale_all_dim,
+    }
+
+
+def quant_label(gguf: GgufFile) -> str:
+    """What the file says it is (``Q4_K_M``), else the type that most bytes have."""
+    try:
+        label = LlamaFileType(gguf.metadata.get("general.file_type", -1)).name
+    except ValueError:
+        label = ""
+    if label and label != "GUESSED":
+        return label.removeprefix("ALL_").removeprefix("MOSTLY_")
+    by_type: dict[str, int] = {}
+    for tensor in gguf.tensors.values():
+        by_type[tensor.info.quant] = by_type.get(tensor.info.quant, 0) + tensor.info.n_bytes
+    return max(by_type, key=lambda name: by_type[name])
+
+
+def _checked_tensors(draft: ModelDescriptor, gguf: GgufFile) -> tuple[TensorInfo, ...]:
+    """The tensors that ``draft`` wants, in the model's order, each with the shape that it wants."""
+    present = {name: tensor.info for name, tensor in gguf.tensors.items()}
+    last = max((int(m[1]) for m in map(re.compile(r"blk\.(\d{1,6})\.").match, present) if m), default=-1)
+    if last + 1 != draft.n_layers:
+        raise CorruptFile(
+            f"block_count is {draft.n_layers}, the tensors have blocks 0 to {last}",
+            where=f"{gguf.path}: {gguf.architecture}.block_count",
+        )
+    found = []
+    for spec in tensor_table(draft, split_kv_b="blk.0.attn_k_b.weight" in present):
+        info = present.pop(spec.name, None)
+        if info is None and spec.optional:
+            continue
+        if info is None:
+            raise CorruptFile("this tensor is missing", where=f"{gguf.path}: {spec.name}")
+        if info.shape != spec.shape:
+            raise CorruptFile(
+                f"its shape is {list(info.shape)}, the metadata make it {list(spec.shape)}",
+                where=f"{gguf.path}: {spec.name}",
+            )
+        found.append(info)
+    if present:
+        name = next(iter(present))
+        raise Unsupported(
+            f"{len(present)} tensors that {draft.architecture} does not know, such as {name}",
+            where=f"{gguf.path}: {name}",
+            todo="the model would compute something else without them",
+        )
+    return tuple(found)

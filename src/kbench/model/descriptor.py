@@ -1,0 +1,85 @@
+"""A model's shapes, types and routing: everything that planning and lowering need, and no weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from kbench.core import Attribute, TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Mla:
+    """Multi-head latent attention: widths per head and of the shared latent; ``q_lora`` is 0 without one."""
+
+    q_lora: int
+    kv_lora: int
+    rope: int
+    nope: int
+    v: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """Routing among ``experts`` of width ``n``; ``shared`` counts the experts that every token visits.
+
+    ``scoring`` is ``softmax`` or ``sigmoid`` (the latter with a selection bias). A token's experts come from the best
+    ``topk_group`` of ``n_group`` groups. The first ``first_dense`` layers have an MLP instead.
+    """
+
+    experts: int
+    top_k: int
+    n: int
+    shared: int
+    first_dense: int
+    scoring: str
+    n_group: int
+    topk_group: int
+    norm_topk_prob: bool
+    routed_scaling: float
+
+
+@dataclass(frozen=True)
+class ModelDescriptor:
+    """A model. ``d`` is the hidden width, ``ffn`` the width of dense MLPs, ``quant`` a label such as ``Q4_K_M``.
+
+    ``rope`` holds the attributes of rope calls. ``tied`` says that the head uses the embedding's matrix.
+    ``tensors`` lists every tensor with its type.
+    """
+
+    name: str
+    architecture: str
+    quant: str
+    n_layers: int
+    d: int
+    vocab: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    rms_eps: float
+    context_length: int
+    rope: Mapping[str, Attribute] = field(hash=False)
+    tied: bool = False
+    qk_norm: bool = False
+    attention_bias: bool = False
+    mla: Mla | None = None
+    moe: Moe | None = None
+    tensors: tuple[TensorInfo, ...] = field(default=(), repr=False)
+
+    @property
+    def n_params(self) -> int:
+        return sum(tensor.n_elements for tensor in self.tensors)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all tensors, without padding and metadata."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @cached_property
+    def tensors_by_name(self) -> Mapping[str, TensorInfo]:
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    def has_experts(self, layer: int) -> bool:
+        return self.moe is not None and layer >= self.moe.first_dense

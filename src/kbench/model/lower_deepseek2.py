@@ -1,0 +1,139 @@
+"""The parts of a layer that DeepSeek-V2 and V3 have of their own: latent attention, absorbed, and routed experts."""
+
+from __future__ import annotations
+
+import math
+
+from kbench.core import Problem, Value, quant
+
+from .draft import Draft
+
+# k_b is used transposed, so a row-quantized kv_b cannot be read in place for it: it is requantized once, at load, to
+# the smallest type that loses nothing to speak of and whose block divides the 128 elements of a head.
+ABSORBED_QUANT = "Q8_0"
+
+
+def lower_mla(draft: Draft, index: int, x: str) -> str:
+    """Attention over the cached latent, which is never expanded to heads.
+
+    Scores are ``q_nope . (W_k c) = (W_k^T q_nope) . c``, so each head's query is carried into the latent space, and
+    the weighted latent out of it again. Widths: q ``heads x (nope + rope)``, absorbed q ``heads x (kv_lora + rope)``,
+    latent ``kv_lora + rope``.
+    """
+    m, module, block = draft.model, f"model.layers.{index}.self_attn", f"blk.{index}"
+    a = m.mla
+    assert a is not None
+    if a.q_lora:
+        q = draft.linear(f"{module}.q_a_proj", x, f"{block}.attn_q_a")
+        q = draft.rms_norm(f"{module}.q_a_layernorm", q, f"{block}.attn_q_a_norm")
+        q = draft.linear(f"{module}.q_b_proj", q, f"{block}.attn_q_b")
+    else:
+        q = draft.linear(f"{module}.q_proj", x, f"{block}.attn_q")
+    latent = draft.linear(f"{module}.kv_a_proj_with_mqa", x, f"{block}.attn_kv_a_mqa")
+    # Normalises the first kv_lora of the latent's elements and passes on the rope elements behind them.
+    width = a.kv_lora + a.rope
+    latent = draft.emit(
+        Problem.make("rms_norm", d=a.kv_lora, rows=1, tokens=draft.tokens),
+        f"{module}.kv_a_layernorm",
+        (latent,),
+        (Value(f"{module}.kv_a_layernorm", width),),
+        (f"{block}.attn_kv_a_norm.weight",),
+        {"eps": m.rms_eps, "row_width": width},
+    )
+    q = draft.rope(module, q, f"{module}.q", heads=m.heads, d=a.rope, head_dim=a.nope + a.rope)
+    latent = draft.rope(module, latent, f"{module}.latent", heads=1, d=a.rope, head_dim=width)
+    q = _absorb(draft, index, q, "k")
+    attended = draft.emit(
+        Problem.make(
+            "mla_attention",
+            heads=m.heads,
+            kv_lora=a.kv_lora,
+            rope=a.rope,
+            kv=draft.kv,
+            tokens=draft.tokens,
+            context=draft.context,
+        ),
+        module,
+        (q, latent),
+        (Value(module, m.heads * a.kv_lora),),
+        attrs={"layer": index, "scale": mla_scale(draft)},
+    )
+    return draft.linear(f"{module}.o_proj", _absorb(draft, index, attended, "v"), f"{block}.attn_output")
+
+
+def mla_scale(draft: Draft) -> float:
+    """``1 / sqrt(nope + rope)``, times the square of YaRN's attention temperature ``1 + 0.1 mscale ln(factor)``."""
+    a, rope = draft.model.mla, draft.model.rope
+    assert a is not None
+    scale = 1 / math.sqrt(a.nope + a.rope)
+    factor = float(str(rope.get("factor", 1.0)))
+    if rope.get("scaling") != "yarn" or factor <= 1:
+        return scale
+    return scale * float(0.1 * float(str(rope.get("mscale_all_dim", 0.0))) * math.log(factor) + 1.0) ** 2
+
+
+def _absorb(draft: Draft, index: int, x: str, half: str) -> str:
+    """``half`` k: ``nope -> kv_lora`` per head, the head's rope elements passed on behind; v: ``kv_lora -> v``.
+
+    Attribute ``half`` says which half of ``kv_b`` (per head: nope rows of k, then v rows of v) the matrix is.
+    """
+    m, module, block = draft.model, f"model.layers.{index}.self_attn.kv_b_proj", f"blk.{index}"
+    a = m.mla
+    assert a is not None
+    split, whole = f"{block}.attn_{half}_b.weight", f"{block}.attn_kv_b.weight"
+    weight = draft.tensor(split if draft.has(split) else whole)
+    n, k, tail = (a.kv_lora, a.nope, a.rope) if half == "k" else (a.v, a.kv_lora, 0)
+    type_name = weight.quant
+    if weight.name == whole and half == "k" and not quant(type_name).is_float:
+        type_name = ABSORBED_QUANT
+    problem = Problem.make("head_linear", quant=type_name, heads=m.heads, n=n, k=k, tokens=draft.tokens)
+    value = Value(f"{module}.{half}", m.heads * (n + tail))
+    return draft.emit(problem, module, (x,), (value,), (weight.name,), {"half": half, "tail": tail})
+
+
+def lower_moe(draft: Draft, index: int, x: str) -> str:
+    """Router, routed experts (one fused call) and, beside them, the shared experts; then their sum."""
+    m, module, block = draft.model, f"model.layers.{index}.mlp", f"blk.{index}"
+    e = m.moe
+    assert e is not None
+    gate = draft.tensor(f"{block}.ffn_gate_inp.weight")
+    bias = (f"{block}.exp_probs_b.bias",) if draft.has(f"{block}.exp_probs_b.bias") else ()
+    problem = Problem.make("moe_router", quant=gate.quant, experts=e.experts, top_k=e.top_k, k=m.d, tokens=draft.tokens)
+    ids, weights = Value(f"{module}.gate.ids", e.top_k, dtype="i32"), Value(f"{module}.gate.weights", e.top_k)
+    draft.emit(
+        problem,
+        f"{module}.gate",
+        (x,),
+        (ids, weights),
+        (gate.name, *bias),
+        {
+            "scoring": e.scoring,
+            "n_group": e.n_group,
+            "topk_group": e.topk_group,
+            "norm_topk_prob": int(e.norm_topk_prob),
+            "routed_scaling": e.routed_scaling,
+        },
+    )
+    parts = [draft.tensor(f"{block}.ffn_{part}_exps.weight") for part in ("gate", "up", "down")]
+    problem = Problem.make(
+        "moe_experts",
+        experts=e.experts,
+        top_k=e.top_k,
+        n=e.n,
+        k=m.d,
+        quant_gate=parts[0].quant,
+        quant_up=parts[1].quant,
+        quant_down=parts[2].quant,
+        tokens=draft.tokens,
+    )
+    routed = draft.emit(
+        problem,
+        f"{module}.experts",
+        (x, ids.name, weights.name),
+        (Value(f"{module}.experts", m.d),),
+        tuple(part.name for part in parts),
+    )
+    if not e.shared:
+        return routed
+    shared = draft.mlp(f"{module}.shared_experts", x, f"{block}.ffn_{{}}_shexp")
+    return draft.add(module, routed, shared, module)

@@ -1,0 +1,102 @@
+"""Every tensor that a model of given shapes has: the recipe that files are checked against and synthetic ones follow.
+
+Shapes are in GGUF order, the row length (input width) first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .descriptor import ModelDescriptor
+from .tensor_kind import tensor_kind
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor's name and shape; ``optional`` ones need not be there."""
+
+    name: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+    @property
+    def kind(self) -> str:
+        return tensor_kind(self.name)
+
+
+def tensor_table(descriptor: ModelDescriptor, *, split_kv_b: bool = False) -> Iterator[TensorSpec]:
+    """All tensors of ``descriptor`` in the order of the model; its own ``tensors`` are not looked at.
+
+    ``split_kv_b``: files made since April 2025 hold MLA's ``kv_b`` as two tensors, ``k_b`` (transposed) and ``v_b``.
+    """
+    m = descriptor
+    yield TensorSpec("token_embd.weight", (m.d, m.vocab))
+    yield TensorSpec("output_norm.weight", (m.d,))
+    if not m.tied:
+        yield TensorSpec("output.weight", (m.d, m.vocab))
+    if m.mla is None:
+        yield TensorSpec("rope_freqs.weight", (m.head_dim // 2,), optional=True)
+    for layer in range(m.n_layers):
+        block = f"blk.{layer}."
+        rows = _mla(m, split_kv_b) if m.mla is not None else _attention(m)
+        for name, shape in (*rows, *(_moe(m) if m.has_experts(layer) else _mlp(m))):
+            yield TensorSpec(block + name, shape)
+
+
+_Rows = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def _attention(m: ModelDescriptor) -> _Rows:
+    widths = {"q": m.heads * m.head_dim, "k": m.kv_heads * m.head_dim, "v": m.kv_heads * m.head_dim}
+    yield "attn_norm.weight", (m.d,)
+    for letter, width in widths.items():
+        yield f"attn_{letter}.weight", (m.d, width)
+        if m.attention_bias:
+            yield f"attn_{letter}.bias", (width,)
+        if m.qk_norm and letter != "v":
+            yield f"attn_{letter}_norm.weight", (m.head_dim,)
+    yield "attn_output.weight", (m.heads * m.head_dim, m.d)
+
+
+def _mla(m: ModelDescriptor, split_kv_b: bool) -> _Rows:
+    a = m.mla
+    assert a is not None
+    yield "attn_norm.weight", (m.d,)
+    if a.q_lora:
+        yield "attn_q_a.weight", (m.d, a.q_lora)
+        yield "attn_q_a_norm.weight", (a.q_lora,)
+        yield "attn_q_b.weight", (a.q_lora, m.heads * (a.nope + a.rope))
+    else:
+        yield "attn_q.weight", (m.d, m.heads * (a.nope + a.rope))
+    yield "attn_kv_a_mqa.weight", (m.d, a.kv_lora + a.rope)
+    yield "attn_kv_a_norm.weight", (a.kv_lora,)
+    if split_kv_b:
+        yield "attn_k_b.weight", (a.nope, a.kv_lora, m.heads)
+        yield "attn_v_b.weight", (a.kv_lora, a.v, m.heads)
+    else:
+        yield "attn_kv_b.weight", (a.kv_lora, m.heads * (a.nope + a.v))
+    yield "attn_output.weight", (m.heads * a.v, m.d)
+
+
+def _mlp(m: ModelDescriptor) -> _Rows:
+    yield "ffn_norm.weight", (m.d,)
+    yield "ffn_gate.weight", (m.d, m.ffn)
+    yield "ffn_up.weight", (m.d, m.ffn)
+    yield "ffn_down.weight", (m.ffn, m.d)
+
+
+def _moe(m: ModelDescriptor) -> _Rows:
+    e = m.moe
+    assert e is not None
+    yield "ffn_norm.weight", (m.d,)
+    yield "ffn_gate_inp.weight", (m.d, e.experts)
+    if e.scoring == "sigmoid":
+        yield "exp_probs_b.bias", (e.experts,)
+    yield "ffn_gate_exps.weight", (m.d, e.n, e.experts)
+    yield "ffn_up_exps.weight", (m.d, e.n, e.experts)
+    yield "ffn_down_exps.weight", (e.n, m.d, e.experts)
+    if e.shared:
+        yield "ffn_gate_shexp.weight", (m.d, e.n * e.shared)
+        yield "ffn_up_shexp.weight", (m.d, e.n * e.shared)
+        yield "ffn_down_shexp.weight", (e.n * e.shared, m.d)
