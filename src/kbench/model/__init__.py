@@ -4,11 +4,27 @@ from .architectures import ARCHITECTURES
 from .arena import Arena, plan_arena
 from .describe import describe_gguf
 from .descriptor import Mla, ModelDescriptor, Moe
+from .embedded import embedded, embedded_names, with_quant
+from .footprint import (
+    CallGroup,
+    ClassBytes,
+    Footprint,
+    Intensity,
+    ModuleGroup,
+    footprint,
+    group_calls,
+    kv_bytes_per_token,
+    tensor_classes,
+    total_work,
+)
 from .gguf_file import GgufFile, GgufTensor, open_gguf
+from .load import load_descriptor
 from .lower import lower
 from .tree import build_tree
 
 __all__ = [
-    "ARCHITECTURES", "Arena", "GgufFile", "GgufTensor", "Mla", "ModelDescriptor", "Moe", "build_tree", "describe_gguf",
-    "lower", "open_gguf", "plan_arena",
+    "ARCHITECTURES", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile", "GgufTensor", "Intensity", "Mla",
+    "ModelDescriptor", "ModuleGroup", "Moe", "build_tree", "describe_gguf", "embedded", "embedded_names", "footprint",
+    "group_calls", "kv_bytes_per_token", "load_descriptor", "lower", "open_gguf", "plan_arena", "tensor_classes",
+    "total_work", "with_quant",
 ]  # fmt: skip

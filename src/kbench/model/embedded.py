@@ -1,0 +1,175 @@
+"""Models known by name: descriptors in YAML inside the package, for planning without a download.
+
+A file of ``descriptors/`` is a mapping with exactly the keys of ``_FIELDS`` (and of ``_MLA``, ``_MOE``, ``_ROPE`` below
+``mla``, ``moe``, ``rope``). Its tensors follow from the shapes, their types from the quantizer's rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kbench.core import Attribute, Lines, UserError, did_you_mean, load_yaml
+
+from .architectures import ARCHITECTURES
+from .descriptor import Mla, ModelDescriptor, Moe
+from .quantizer import quantize_table
+from .tensor_table import tensor_table
+
+SCHEMA_VERSION = 1
+DEFAULT_QUANT = "Q4_K_M"
+_FOLDER = Path(__file__).parent / "descriptors"
+
+_FIELDS: dict[str, type] = {
+    "kbench_model": int,
+    "name": str,
+    "aliases": list,
+    "architecture": str,
+    "n_layers": int,
+    "d": int,
+    "vocab": int,
+    "heads": int,
+    "ffn": int,
+    "rms_eps": float,
+    "context_length": int,
+    "mla": Lines,
+    "moe": Lines,
+    "rope": Lines,
+}
+_MLA: dict[str, type] = {"q_lora": int, "kv_lora": int, "rope": int, "nope": int, "v": int}
+_MOE: dict[str, type] = {
+    "experts": int,
+    "top_k": int,
+    "n": int,
+    "shared": int,
+    "first_dense": int,
+    "scoring": str,
+    "n_group": int,
+    "topk_group": int,
+    "norm_topk_prob": bool,
+    "routed_scaling": float,
+}
+_ROPE: dict[str, type] = {
+    "freq_base": float,
+    "scaling": str,
+    "factor": float,
+    "original_context": int,
+    "beta_fast": float,
+    "beta_slow": float,
+    "mscale": float,
+    "mscale_all_dim": float,
+}
+
+
+def embedded_names() -> tuple[str, ...]:
+    """Canonical names of the embedded models."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def embedded(name: str, quant: str = DEFAULT_QUANT) -> ModelDescriptor:
+    """The model called ``name`` (any spelling of case, ``_`` for ``-``, with or without its organisation).
+
+    Raises:
+        UserError: no such model.
+        Unsupported: no such quantization.
+    """
+    stem = _spellings().get(_normal(name))
+    if stem is None:
+        raise UserError(
+            f"no embedded model {name!r}",
+            accepted=", ".join(embedded_names()),
+            todo=suggest_embedded(name),
+        )
+    draft = read_descriptor(_FOLDER / f"{stem}.yaml")
+    return with_quant(draft, quant)
+
+
+def with_quant(descriptor: ModelDescriptor, quant: str) -> ModelDescriptor:
+    """``descriptor`` with the tensors of a file of quantization ``quant``."""
+    gqa = 1 if descriptor.mla is not None else descriptor.heads // descriptor.kv_heads
+    specs = (spec for spec in tensor_table(descriptor) if not spec.optional)
+    label = quant.upper()
+    tensors = quantize_table(specs, label, n_layers=descriptor.n_layers, gqa=gqa)
+    return dataclasses.replace(descriptor, quant=label, tensors=tensors)
+
+
+def suggest_embedded(name: str) -> str:
+    """``did you mean X?`` for a name that is none, or an empty string."""
+    return did_you_mean(_normal(name), _spellings())
+
+
+def is_embedded(name: str) -> bool:
+    return _normal(name) in _spellings()
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[_\s]+", "-", name.strip().rsplit("/", 1)[-1].lower())
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    found = {}
+    for stem in embedded_names():
+        document = load_yaml(_FOLDER / f"{stem}.yaml")
+        for spelling in (stem, document["name"], *document["aliases"]):
+            found[_normal(spelling)] = stem
+    return found
+
+
+@cache
+def read_descriptor(path: Path) -> ModelDescriptor:
+    """The descriptor in a YAML file, without tensors.
+
+    Raises:
+        UserError: with file and line, for whatever is not as the schema says.
+    """
+    document = _checked(load_yaml(path), _FIELDS, path, "the file")
+    if document["kbench_model"] != SCHEMA_VERSION:
+        raise UserError(f"kbench_model {document['kbench_model']}", where=str(path), accepted=str(SCHEMA_VERSION))
+    if document["architecture"] not in ARCHITECTURES:
+        raise UserError(
+            f"architecture {document['architecture']!r}",
+            where=f"{path}:{document.line_of('architecture')}",
+            accepted=", ".join(ARCHITECTURES),
+        )
+    mla = Mla(**_checked(document["mla"], _MLA, path, "mla"))
+    head_dim = mla.nope + mla.rope
+    rope: dict[str, Attribute] = {"mode": ARCHITECTURES[document["architecture"]].rope_mode, "head_dim": head_dim}
+    scalars = ("name", "architecture", "n_layers", "d", "vocab", "heads", "ffn", "rms_eps", "context_length")
+    return ModelDescriptor(
+        **{key: document[key] for key in scalars},
+        quant="",
+        kv_heads=1,
+        head_dim=head_dim,
+        rope=rope | dict(_checked(document["rope"], _ROPE, path, "rope")),
+        mla=mla,
+        moe=Moe(**_checked(document["moe"], _MOE, path, "moe")),
+    )
+
+
+def _checked(document: Any, fields: dict[str, type], path: Path, what: str) -> Lines:
+    if not isinstance(document, Lines):
+        raise UserError(f"{what} is no mapping", where=str(path), accepted=", ".join(fields))
+    for key in document:
+        if key not in fields:
+            raise UserError(
+                f"unknown key {key!r} in {what}",
+                where=f"{path}:{document.line_of(key)}",
+                accepted=", ".join(fields),
+                todo=did_you_mean(str(key), fields),
+            )
+    for key, kind in fields.items():
+        if key not in document:
+            raise UserError(f"{what} lacks {key!r}", where=f"{path}:{document.line}", accepted=", ".join(fields))
+        value = document[key]
+        number = kind in (int, float) and not isinstance(value, bool)
+        right = isinstance(value, (int, float) if number and kind is float else kind)
+        if not right or (number and not (0 <= value < 1 << 31 and math.isfinite(value))):
+            raise UserError(
+                f"{key} is {value!r}", where=f"{path}:{document.line_of(key)}", accepted=f"a {kind.__name__}"
+            )
+    return document

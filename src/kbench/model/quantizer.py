@@ -1,0 +1,118 @@
+"""Which type llama.cpp's quantizer gives each tensor of a model for a label such as ``Q4_K_M``.
+
+The rules as of early 2026, without an importance matrix (K-quants do not depend on one). DeepSeek's ``attn_kv_b`` has
+the base type: the quantizer began to upgrade it in March 2026, and every published file is older.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kbench.core import TensorInfo, Unsupported, did_you_mean, quant
+
+from .tensor_table import TensorSpec
+
+# Label -> the type of every tensor that no rule below treats differently.
+BASE_TYPES = {
+    "F32": "F32", "F16": "F16", "BF16": "BF16",
+    "Q8_0": "Q8_0", "Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q5_0": "Q5_0", "Q5_1": "Q5_1",
+    "Q2_K": "Q2_K", "Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K", "Q3_K_L": "Q3_K", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K",
+    "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K", "Q6_K": "Q6_K", "IQ4_XS": "IQ4_XS", "IQ4_NL": "IQ4_NL",
+}  # fmt: skip
+
+# Where rows are no multiple of a type's block of 256: the type with blocks of 32 that takes its place.
+_FALLBACKS = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where a tensor stands among its like: ``index`` of ``count``; ``gqa`` = heads per kv head."""
+
+    index: int
+    count: int
+    gqa: int
+
+    @property
+    def wants_more_bits(self) -> bool:
+        """The first and last eighth of the layers and every third between: errors there hurt most."""
+        eighth = self.count // 8
+        return self.index < eighth or self.index >= 7 * self.count // 8 or (self.index - eighth) % 3 == 2
+
+
+_Rule = Callable[[_Position], str | None]
+
+_DOWN: dict[str, _Rule] = {
+    "Q2_K": lambda at: "Q3_K",
+    "Q3_K_M": lambda at: "Q5_K" if at.index < at.count // 16 else "Q4_K",
+    "Q3_K_L": lambda at: "Q5_K",
+    "Q4_K_S": lambda at: "Q5_K" if at.index < at.count // 8 else None,
+    "Q4_K_M": lambda at: "Q6_K" if at.wants_more_bits else None,
+    "Q5_K_M": lambda at: "Q6_K" if at.wants_more_bits else None,
+    "IQ4_XS": lambda at: "Q5_K" if at.index < at.count // 8 else None,
+    "IQ4_NL": lambda at: "Q5_K" if at.index < at.count // 8 else None,
+}
+_VALUE: dict[str, _Rule] = {
+    "Q2_K": lambda at: "Q4_K" if at.gqa >= 4 else "Q3_K",
+    "Q3_K_M": lambda at: "Q5_K" if at.index < 2 else "Q4_K",
+    "Q3_K_L": lambda at: "Q5_K",
+    "Q4_K_S": lambda at: "Q5_K" if at.index < 4 else None,
+    "Q4_K_M": lambda at: "Q6_K" if at.wants_more_bits else None,
+    "Q5_K_M": lambda at: "Q6_K" if at.wants_more_bits else None,
+    "IQ4_XS": lambda at: "Q5_K" if at.gqa >= 4 else None,
+    "IQ4_NL": lambda at: "Q5_K" if at.gqa >= 4 else None,
+}
+_OUTPUT: dict[str, _Rule] = {
+    "Q2_K": lambda at: "Q3_K",
+    "Q3_K_M": lambda at: "Q4_K",
+    "Q3_K_L": lambda at: "Q5_K",
+}
+
+
+def quantize_table(specs: Iterable[TensorSpec], label: str, *, n_layers: int, gqa: int = 1) -> tuple[TensorInfo, ...]:
+    """``specs`` with the types that a file of quantization ``label`` has; ``gqa`` = heads per kv head.
+
+    Raises:
+        Unsupported: an unknown label.
+    """
+    if label not in BASE_TYPES:
+        raise Unsupported(
+            f"unknown quantization {label!r}",
+            accepted=", ".join(BASE_TYPES),
+            todo=did_you_mean(label.upper(), BASE_TYPES),
+        )
+    specs = tuple(specs)
+    # A matrix that embeds and is the head too is treated as the head.
+    head = "output.weight" if any(spec.name == "output.weight" for spec in specs) else "token_embd.weight"
+    return tuple(
+        TensorInfo(spec.name, spec.shape, _type(spec, label, head, n_layers, gqa), spec.kind) for spec in specs
+    )
+
+
+def _type(spec: TensorSpec, label: str, head: str, n_layers: int, gqa: int) -> str:
+    base = BASE_TYPES[label]
+    keeps_precision = len(spec.shape) < 2 or spec.kind in ("norms", "router") or not spec.name.endswith(".weight")
+    if keeps_precision:
+        return "F32"
+    if quant(base).is_float:
+        return base
+    width = spec.shape[0]
+    if spec.name == head:
+        chosen = "Q8_0" if base == "Q8_0" or width % quant(base).block_elements else "Q6_K"
+    else:
+        chosen = _upgraded(spec.name, label, n_layers, gqa) or base
+    for _ in range(2):
+        if width % quant(chosen).block_elements:
+            chosen = _FALLBACKS.get(chosen, "F16")
+    return chosen
+
+
+def _upgraded(name: str, label: str, n_layers: int, gqa: int) -> str | None:
+    match = re.match(r"blk\.(\d+)\.(\w+)\.", name)
+    if match is None:
+        return None
+    at, stem = _Position(int(match[1]), n_layers, gqa), match[2]
+    rules = _DOWN if stem.startswith("ffn_down") else {"attn_v": _VALUE, "attn_output": _OUTPUT}.get(stem, {})
+    rule = rules.get(label)
+    return rule(at) if rule else None
