@@ -1,0 +1,136 @@
+"""Chat templates: real ones against Hugging Face, hostile ones against the clock."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kbench.core import UserError
+from kbench.engine import ChatTemplate
+
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are helpful<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Features that released templates use: namespaces, macros, loop controls, filters, slices, generation blocks.
+RICH = """{%- set ns = namespace(n=0, seen='') -%}
+{%- macro block(role, text) -%}[{{ role | upper }}] {{ text | trim }}{%- endmacro -%}
+{{ bos_token }}
+{%- for m in messages %}
+    {%- if m.role == 'tool' %}{% continue %}{% endif %}
+    {%- if m['content'] is not string or not m.content %}{{ raise_exception('content must be text') }}{% endif %}
+    {%- set ns.n = ns.n + 1 %}
+    {%- set ns.seen = ns.seen ~ m.role[0] %}
+    {% generation %}{{ block(m.role, m.content.split('</think>')[-1].lstrip('\\n')) }}{% endgeneration %}
+    {{- '\\n' }}
+{%- endfor %}
+{{- ns.n }} {{ ns.seen }} {{ messages[1:] | selectattr('role', 'equalto', 'user') | list | length }}
+{{- {'a': [1, 'é<']} | tojson }} {{ '%s' if false else 'x' }} {{ eos_token | default('none', true) }}
+"""
+TALK = [
+    {"role": "system", "content": " Be brief. "},
+    {"role": "user", "content": "Hi <|im_end|> ünïcode"},
+    {"role": "assistant", "content": "<think>hm</think>\n\nHello!"},
+    {"role": "user", "content": "Bye"},
+]
+
+
+@pytest.mark.parametrize("source", [CHATML, RICH])
+@pytest.mark.parametrize("talk", [TALK, TALK[1:2]])
+@pytest.mark.parametrize("prompt", [True, False])
+def test_it_renders_what_hugging_face_renders(source: str, talk: list[dict[str, str]], prompt: bool) -> None:
+    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
+    rendered, _ = utilities.render_jinja_template(
+        conversations=[talk], chat_template=source, add_generation_prompt=prompt, bos_token="<s>", eos_token="</s>"
+    )
+    ours = ChatTemplate(source, bos="<s>", eos="</s>").render(talk, add_generation_prompt=prompt)
+    assert ours == rendered[0]
+
+
+def test_a_model_without_a_template_has_none() -> None:
+    assert ChatTemplate.from_metadata({}) is None
+
+
+def test_a_template_may_refuse_a_conversation_in_its_own_words() -> None:
+    with pytest.raises(UserError, match="content must be text"):
+        ChatTemplate(RICH).render([{"role": "user", "content": ""}])
+
+
+@pytest.mark.parametrize("source", ["{% for x in %}", "{{ a", "{% nonsense %}"])
+def test_a_broken_template_is_named_with_its_line(source: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ChatTemplate("\n\n" + source)
+    assert caught.value.where.startswith("tokenizer.chat_template:3")
+
+
+def test_an_enormous_template_is_not_compiled() -> None:
+    with pytest.raises(UserError, match="characters"):
+        ChatTemplate("x" * (1 << 20))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.__class__ }}",
+        "{{ raise_exception.__globals__['sys'] }}",
+        "{{ strftime_now.__globals__ }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ ''|attr('__class__') }}",
+        "{{ '{0.__class__}'.format(1) }}",
+        "{{ 'a'.format.__self__ }}",
+        "{{ lipsum.__globals__ }}",
+        "{% set _ = messages.append(1) %}",
+        "{% set _ = messages[0].update({'a': 1}) %}",
+        "{% include 'x' %}",
+        "{% import 'os' as os %}{{ os }}",
+        "{% extends 'x' %}",
+    ],
+)
+def test_there_is_no_way_out(source: str) -> None:
+    with pytest.raises(UserError):
+        text = ChatTemplate(source).render([{"role": "user", "content": "x"}])
+        # An undefined attribute renders as nothing: that is no way out either.
+        if text == "":
+            raise UserError("nothing")
+        pytest.fail(f"rendered {text!r}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
+        "{% for i in range(10**9) %}{% endfor %}",
+        "{% for i in range(1000000000) %}{% endfor %}",
+        "{{ 'a' * 1000000000 }}",
+        "{{ [0] * 1000000000 }}",
+        "{{ 9 ** 9999999 }}",
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s.replace('a', ns.s) %}{% endfor %}",
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s|replace('a', ns.s) %}{% endfor %}",
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s]|join %}{% endfor %}",
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s.join([ns.s, ns.s]) %}{% endfor %}",
+        "{% set ns = namespace(n=10) %}{% for i in range(60) %}{% set ns.n = ns.n * ns.n %}{% endfor %}{{ ns.n }}",
+        "{{ 'x'.ljust(1000000000) }}",
+        "{{ 'x'.zfill(1000000000) }}",
+        "{{ 'x'|center(1000000000) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ 'x'|format(1) }}",
+        "{% for i in range(90000) %}{{ 'a' * 90000 }}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
+def test_hunger_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbench.engine.chat_template.MAX_SECONDS", 0.3)
+    started = time.monotonic()
+    with pytest.raises(UserError):
+        text = ChatTemplate(source).render([{"role": "user", "content": "x"}])
+        if len(text) < 100:  # what is not there renders as nothing
+            raise UserError("nothing")
+    # No timing promise: only that it ended, and not by luck after minutes.
+    assert time.monotonic() - started < 30
