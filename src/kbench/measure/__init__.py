@@ -1,18 +1,21 @@
 """Measuring: clock, warm-up, stopping rules, cold caches, statistics, the host and its ceilings."""
 
+from .ceilings import KINDS, READ_BANDWIDTH, Ceiling, Ceilings, Probes, Reading, ceilings, thread_ladder
 from .cgroup import CgroupLimits
 from .clock import Clock, calibrate, system_clock
 from .cold import Rotation, is_cold, rotation_count
 from .cpu import Cache, Cpu, NumaNode
 from .gpu import Gpu
+from .guard import Guard
 from .host import Host, Memory, host, read_host
 from .sample import Measurement, Warmup, measure
 from .statistics import Interval, median, median_absolute_deviation, median_interval, quartiles, relative_spread
 from .stopping import FixedCount, RelativeNoise, StoppingRule, TimeBudget
 
 __all__ = [
-    "Cache", "CgroupLimits", "Clock", "Cpu", "FixedCount", "Gpu", "Host", "Interval", "Measurement", "Memory",
-    "NumaNode", "RelativeNoise", "Rotation", "StoppingRule", "TimeBudget", "Warmup", "calibrate", "host", "is_cold",
-    "measure", "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host", "relative_spread",
-    "rotation_count", "system_clock",
+    "KINDS", "READ_BANDWIDTH", "Cache", "Ceiling", "Ceilings", "CgroupLimits", "Clock", "Cpu", "FixedCount", "Gpu",
+    "Guard", "Host", "Interval", "Measurement", "Memory", "NumaNode", "Probes", "Reading", "RelativeNoise",
+    "Rotation", "StoppingRule", "TimeBudget", "Warmup", "calibrate", "ceilings", "host", "is_cold", "measure",
+    "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host", "relative_spread",
+    "rotation_count", "system_clock", "thread_ladder",
 ]  # fmt: skip
