@@ -1,0 +1,175 @@
+"""What every operation means, in numpy: never fast, but clear.
+
+Each function takes ``(call, weights, inputs, state)`` and computes in the type of its inputs (float32 or float64).
+Activations are ``[rows, width]``. Softmax, norms and rotations are as Hugging Face transformers computes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbench.core import OpCall, UserError
+
+from ..implementation import Cache, StepState
+from ..rope import rope_frequencies
+from .routing import route, softmax
+from .tensor import Tensor
+
+Array = npt.NDArray[Any]
+Function = Callable[[OpCall, Sequence[Tensor], Sequence[Array], StepState], list[Array]]
+
+
+def _number(call: OpCall, name: str, default: float) -> float:
+    return float(call.attrs.get(name, default))  # type: ignore[arg-type]
+
+
+def embedding(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    return [weights[0].rows(state.tokens)]
+
+
+def rms_norm(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    x = inputs[0].reshape(-1, call.problem.integer("d"))
+    scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(_number(call, "eps", 1e-6)))
+    return [(x * scale * weights[0].vector()).reshape(inputs[0].shape)]
+
+
+def linear(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    y = inputs[0] @ weights[0].matrix().T
+    return [y if len(weights) == 1 else y + weights[1].vector()]
+
+
+def head_linear(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    """Each head's vector may be longer than ``k``: the rest passes through behind the result when the output has
+    room for it (the rotated part of MLA's queries), and is dropped when it has not."""
+    heads, n, k = (call.problem.integer(name) for name in ("heads", "n", "k"))
+    x = inputs[0].reshape(len(inputs[0]), heads, -1)
+    y = np.stack([x[:, h, :k] @ weights[0].matrix(h).T for h in range(heads)], axis=1)
+    rest = call.outputs[0].width // heads - n
+    if rest:
+        y = np.concatenate([y, x[:, :, k : k + rest]], axis=-1)
+    return [y.reshape(len(x), -1)]
+
+
+def rotate(x: Array, cos: Array, sin: Array, neox: bool) -> Array:
+    """Turns pairs of the last axis: halves (``i``, ``i + d/2``) for neox, neighbours (``2i``, ``2i + 1``) otherwise."""
+    if neox:
+        first, second = np.split(x, 2, axis=-1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    first, second = x[..., 0::2], x[..., 1::2]
+    return np.stack([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(x.shape)
+
+
+def rope(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    heads, d = call.problem.integer("heads"), call.problem.integer("d")
+    x = inputs[0].reshape(len(inputs[0]), heads, -1)
+    inv_freq, factor = rope_frequencies(call.attrs, d, weights[0].vector() if weights else None)
+    positions = np.arange(state.position, state.position + len(x))
+    angles = positions[:, None, None].astype(x.dtype) * inv_freq.astype(x.dtype)
+    scale = x.dtype.type(factor)
+    turned = rotate(x[..., -d:], np.cos(angles) * scale, np.sin(angles) * scale, call.attrs.get("mode") == "neox")
+    return [np.concatenate([x[..., :-d], turned], axis=-1).reshape(inputs[0].shape)]
+
+
+def append(cache: Array, position: int, rows: Array) -> None:
+    """Writes ``rows [heads, tokens, width]`` behind ``position`` cached tokens, rounded to the cache's type."""
+    end = position + rows.shape[1]
+    if end > cache.shape[1]:
+        raise UserError(f"{end} tokens in a cache of {cache.shape[1]}", where="attention", todo="ask for more context")
+    cache[:, position:end] = rows
+
+
+def cache_of(call: OpCall, state: StepState) -> Cache:
+    return state.caches[int(call.attrs.get("layer", 0))]  # type: ignore[arg-type]
+
+
+def _attend(q: Array, keys: Array, values: Array, position: int, scale: float) -> Array:
+    """``q [heads, tokens, d]`` over ``keys [cached, d]``, ``values [cached, dv]``, causal: ``[heads, tokens, dv]``."""
+    scores = (q @ keys.T) * q.dtype.type(scale)
+    visible = np.arange(len(keys))[None, :] <= position + np.arange(q.shape[1])[:, None]
+    return softmax(np.where(visible, scores, -np.inf)).astype(q.dtype, copy=False) @ values
+
+
+def attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    heads, kv_heads, d = (call.problem.integer(name) for name in ("heads", "kv_heads", "d"))
+    tokens = len(inputs[0])
+    q, k, v = (a.reshape(tokens, -1, d).transpose(1, 0, 2) for a in inputs)
+    cache = cache_of(call, state)
+    append(cache.k, state.position, k)
+    append(cache.v, state.position, v)
+    end, group = state.position + tokens, heads // kv_heads
+    scale = _number(call, "scale", 1 / math.sqrt(d))
+    y = [
+        _attend(
+            q[h * group : (h + 1) * group],
+            cache.k[h, :end].astype(q.dtype),
+            cache.v[h, :end].astype(q.dtype),
+            state.position,
+            scale,
+        )
+        for h in range(kv_heads)
+    ]
+    return [np.concatenate(y).transpose(1, 0, 2).reshape(tokens, heads * d)]
+
+
+def mla_attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    heads, kv_lora, rope_d = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope"))
+    tokens = len(inputs[0])
+    q = inputs[0].reshape(tokens, heads, kv_lora + rope_d).transpose(1, 0, 2)
+    cache = cache_of(call, state)
+    append(cache.k, state.position, inputs[1][None])
+    latent = cache.k[0, : state.position + tokens].astype(q.dtype)
+    # The keys are the whole latent, the values its first part: nothing is decompressed.
+    y = _attend(q, latent, latent[:, :kv_lora], state.position, _number(call, "scale", 1 / math.sqrt(kv_lora + rope_d)))
+    return [y.transpose(1, 0, 2).reshape(tokens, heads * kv_lora)]
+
+
+def silu(x: Array) -> Array:
+    # exp overflows to inf for very negative x, and x / inf is the right limit: 0.
+    with np.errstate(over="ignore"):
+        return np.asarray(x / (1 + np.exp(-x)))
+
+
+def silu_mul(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    return [silu(inputs[0]) * inputs[1]]
+
+
+def add(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    return [inputs[0] + inputs[1]]
+
+
+def take_last(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    return [inputs[0][-1:]]
+
+
+def transfer(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    return [inputs[0]]
+
+
+def moe_router(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    logits = inputs[0] @ weights[0].matrix().T
+    bias = weights[1].vector() if len(weights) > 1 else None
+    return list(route(logits, call.problem.integer("top_k"), call.attrs, bias))
+
+
+def moe_experts(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    x, ids, scores = inputs
+    gate, up, down = weights
+    y = np.zeros_like(x)
+    for expert in np.unique(ids):
+        token, slot = np.nonzero(ids == expert)
+        rows = x[token]
+        hidden = silu(rows @ gate.matrix(int(expert)).T) * (rows @ up.matrix(int(expert)).T)
+        y[token] += scores[token, slot][:, None].astype(x.dtype) * (hidden @ down.matrix(int(expert)).T)
+    return [y]
+
+
+FUNCTIONS: dict[str, Function] = {
+    "embedding": embedding, "rms_norm": rms_norm, "linear": linear, "head_linear": head_linear, "rope": rope,
+    "attention": attention, "mla_attention": mla_attention, "silu_mul": silu_mul, "add": add,
+    "moe_router": moe_router, "moe_experts": moe_experts, "take_last": take_last, "transfer": transfer,
+}  # fmt: skip

@@ -1,0 +1,224 @@
+"""How far an output may lie from the truth, derived per element from norms and from what the arithmetic rounds.
+
+Three sources of error, with ``u`` the unit roundoff (half the distance to the next number, relative):
+
+* Sums. ``k`` terms added in float32 in any order are off by at most ``lambda * sqrt(k) * u * sum|terms|`` but for a
+  vanishing probability (Higham & Mary 2019, roundings as independent errors of mean 0; lambda 6 leaves 1e-7). The
+  worst case, ``k * u``, would be so wide that it hides real mistakes.
+* Factors rounded to a smaller type (bf16 products): each term is off by ``u`` of itself, twice (weight and
+  activation), independently: 6 standard deviations are ``6 * u * sqrt(2/3) * sqrt(sum w^2 x^2)``.
+* Activations quantised to int8 by blocks of 32: an element is off by at most ``scale/2``, ``scale`` = the block's
+  largest magnitude / 127. The hard bound ``sum |w| scale/2`` exceeds what happens by ``sqrt(k)`` and would hide a
+  missing block; uniform errors have deviation ``scale/sqrt(12)``, so ``6 sqrt(sum w^2 scale^2 / 12)`` is allowed.
+
+``6`` is one safety factor for all: outputs are checked by the million, and 6 deviations are passed once in 5e8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbench.core import OpCall, Problem, quant
+
+from .implementation import StepState
+from .reference import FUNCTIONS, Tensor, cache_of, choice_scores
+
+Array = npt.NDArray[Any]
+
+# Unit roundoff by significant bits: 24, 11, 8.
+ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+# What an implementation's products are made of; int8: quantised activations, float32 sums.
+ACCURACIES = ("f32", "f16", "bf16", "int8")
+SAFETY = 6.0
+INT8_BLOCK = 32
+# exp, sin, cos, rsqrt of vectorised kernels are good to a few units in the last place; 16 is 1e-6 relative.
+FUNCTION_ULPS = 16
+
+_U = ROUNDOFF["f32"]
+
+
+def accuracy_of(implementation: object, problem: Problem) -> str:
+    """The accuracy class of an implementation on ``problem``.
+
+    An implementation may say so itself by a method ``accuracy(problem)``. By default ``cpu.*`` kernels quantise
+    activations for quantised weights and nothing else, and everything else computes in float32.
+    """
+    own: Callable[[Problem], str] | None = getattr(implementation, "accuracy", None)
+    if own is not None:
+        return own(problem)
+    names = [name for name in ("quant", "quant_gate") if problem.has(name)]
+    matrix = problem.op in ("linear", "head_linear", "moe_experts", "moe_router")
+    quantised = any(not quant(problem.text(name)).is_float for name in names)
+    return "int8" if getattr(implementation, "name", "").startswith("cpu.") and matrix and quantised else "f32"
+
+
+def _activation_scale(x: Array) -> Array:
+    """Each element's int8 step, ``[rows, k]``."""
+    k = x.shape[-1]
+    padded = np.pad(np.abs(x), ((0, 0), (0, -k % INT8_BLOCK)))
+    largest = padded.reshape(len(x), -1, INT8_BLOCK).max(axis=-1)
+    return np.repeat(largest / 127, INT8_BLOCK, axis=-1)[:, :k]
+
+
+def product_bound(w: Array, x: Array, accuracy: str, x_error: Array | None = None) -> Array:
+    """Bound of ``x @ w.T``: ``w [n, k]``, ``x [rows, k]`` -> ``[rows, n]``; ``x_error`` is a bound on ``x`` itself."""
+    k = w.shape[1]
+    magnitude = np.abs(x) @ np.abs(w).T
+    bound = SAFETY * math.sqrt(k) * _U * magnitude
+    squares: Array = np.zeros_like(x)
+    if accuracy == "int8":
+        squares = np.square(_activation_scale(x)) / 12
+    elif accuracy in ("bf16", "f16"):
+        u = ROUNDOFF[accuracy]
+        squares = np.square(x) * (u * u * 2 / 3)
+        bound += u * np.abs(x @ w.T)  # the output is rounded too
+    if x_error is not None:
+        squares = squares + np.square(x_error / SAFETY)  # a bound is SAFETY deviations
+    return np.asarray(bound + SAFETY * np.sqrt(squares @ np.square(w).T))
+
+
+def _linear(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str) -> Array:
+    return product_bound(w[0].matrix(), x[0], a) + _U * np.abs(y[0])
+
+
+def _head_linear(
+    call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
+) -> Array:
+    heads, k = call.problem.integer("heads"), call.problem.integer("k")
+    rows = x[0].reshape(len(x[0]), heads, -1)
+    bounds = np.zeros((len(rows), heads, call.outputs[0].width // heads))
+    for h in range(heads):
+        bound = product_bound(w[0].matrix(h), rows[:, h, :k], a)
+        bounds[:, h, : bound.shape[1]] = bound
+    return np.asarray(bounds.reshape(len(rows), -1))
+
+
+def _moe_experts(
+    call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
+) -> Array:
+    tokens, ids, scores = x
+    total = np.zeros_like(y[0])
+    for expert in np.unique(ids):
+        token, slot = np.nonzero(ids == expert)
+        gate, up, down = (t.matrix(int(expert)) for t in w)
+        rows = tokens[token]
+        g, u = rows @ gate.T, rows @ up.T
+        sigmoid = 1 / (1 + np.exp(-g))
+        hidden = g * sigmoid * u
+        # d silu/dg is at most 1.1; the two errors come from different weights, so their squares add.
+        error = np.hypot(1.1 * product_bound(gate, rows, a) * u, g * sigmoid * product_bound(up, rows, a))
+        error += FUNCTION_ULPS * _U * np.abs(hidden)
+        total[token] += np.abs(scores[token, slot])[:, None] * product_bound(down, hidden, a, error)
+    return np.asarray(total) + call.problem.integer("top_k") * _U * np.abs(y[0])
+
+
+def _rms_norm(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str) -> Array:
+    # The mean of squares is a sum of positive terms, its root halves the relative error.
+    return np.asarray((SAFETY * math.sqrt(call.problem.integer("d")) / 2 + FUNCTION_ULPS) * _U * np.abs(y[0]))
+
+
+def _rope(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str) -> Array:
+    # A float32 angle is off by u of itself (twice: the frequency's product), and turns the pair by as much. The pair's
+    # length is at most sqrt(2) times the larger of its elements; the bound takes the largest of the vector.
+    heads = call.problem.integer("heads")
+    largest = np.abs(x[0]).reshape(len(x[0]), heads, -1).max(axis=-1, keepdims=True)
+    angle = s.position + len(x[0])
+    bound = (2 * angle + FUNCTION_ULPS) * _U * math.sqrt(2) * largest
+    growth = max(1.0, float(np.abs(y[0]).max() / max(np.abs(x[0]).max(), 1e-30)))  # YaRN's factor
+    return np.asarray(np.broadcast_to(bound * growth, (*largest.shape[:2], x[0].shape[1] // heads)).reshape(x[0].shape))
+
+
+def _attend(q: Array, keys: Array, values: Array, position: int, scale: float, u: float) -> Array:
+    """Bound for ``q [heads, tokens, d]``: a score that is off by e changes a weight by the factor exp(2e) at most."""
+    visible = np.arange(len(keys))[None, :] <= position + np.arange(q.shape[1])[:, None]
+    scores = np.where(visible, (q @ keys.T) * scale, -np.inf)
+    sizes = np.where(visible, np.abs(q) @ np.abs(keys).T, 0) * abs(scale)
+    score_error = SAFETY * math.sqrt(q.shape[-1]) * u * sizes.max(axis=-1, keepdims=True)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    rounding = SAFETY * math.sqrt(len(keys)) * _U + FUNCTION_ULPS * u
+    return np.asarray((2 * score_error + rounding) * (p @ np.abs(values)))
+
+
+def _attention(
+    call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
+) -> Array:
+    cache, tokens, p = cache_of(call, s), len(x[0]), call.problem
+    end, u = s.position + tokens, ROUNDOFF.get(a, _U)
+    scale = float(call.attrs.get("scale", 1.0))  # type: ignore[arg-type]
+    if call.op == "mla_attention":
+        kv_lora = p.integer("kv_lora")
+        q = x[0].reshape(tokens, p.integer("heads"), -1).transpose(1, 0, 2)
+        latent = cache.k[0, :end].astype(x[0].dtype)
+        bound = _attend(q, latent, latent[:, :kv_lora], s.position, scale, u)
+        return np.asarray(bound.transpose(1, 0, 2).reshape(tokens, -1))
+    d, kv_heads = p.integer("d"), p.integer("kv_heads")
+    q = x[0].reshape(tokens, -1, d).transpose(1, 0, 2).reshape(kv_heads, -1, tokens, d)
+    bounds = [
+        _attend(q[h], cache.k[h, :end].astype(q.dtype), cache.v[h, :end].astype(q.dtype), s.position, scale, u)
+        for h in range(kv_heads)
+    ]
+    return np.asarray(np.concatenate(bounds).transpose(1, 0, 2).reshape(tokens, -1))
+
+
+def _silu_mul(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str) -> Array:
+    return np.asarray(FUNCTION_ULPS * _U * np.abs(y[0]) + 1e-37)  # results below float32's normal range may be 0
+
+
+def _add(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str) -> Array:
+    # One rounding is at most u; twice that, because ``check`` takes a bound for several deviations.
+    return np.asarray(2 * _U * np.abs(y[0]))
+
+
+def _embedding(
+    call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
+) -> Array:
+    # scale * quant - minimum, fused or not: the two parts are each at most twice the row's largest weight.
+    return np.asarray(8 * _U * np.abs(y[0]).max(axis=-1, keepdims=True) + np.zeros_like(y[0]))
+
+
+def _exact(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str) -> Array:
+    return np.zeros_like(y[0])
+
+
+def router_bounds(
+    call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], accuracy: str
+) -> tuple[Array, Array, Array]:
+    """``(choice, choice bound, relative weight bound)`` ``[tokens, experts]``: an expert may be chosen instead of
+    another whose choice score is no further away than both bounds."""
+    w = weights[0].matrix()
+    logit_error = product_bound(w, inputs[0], accuracy)
+    bias = weights[1].vector() if len(weights) > 1 else None
+    scores, choice = choice_scores(inputs[0] @ w.T, call.attrs, bias)
+    # A softmax or sigmoid whose logits are off by e is off by the factor exp(2e) at most; renormalising doubles it.
+    relative = 4 * logit_error.max(axis=-1, keepdims=True) + FUNCTION_ULPS * _U
+    return choice, relative * scores + _U, np.broadcast_to(relative, scores.shape)
+
+
+Bound = Callable[[OpCall, Sequence[Tensor], Sequence[Array], Sequence[Array], StepState, str], Array]
+BOUNDS: dict[str, Bound] = {
+    "embedding": _embedding, "rms_norm": _rms_norm, "linear": _linear, "head_linear": _head_linear, "rope": _rope,
+    "attention": _attention, "mla_attention": _attention, "silu_mul": _silu_mul, "add": _add,
+    "moe_experts": _moe_experts, "take_last": _exact, "transfer": _exact,
+}  # fmt: skip
+
+
+def bounds(
+    call: OpCall,
+    weights: Sequence[Tensor],
+    inputs: Sequence[Array],
+    truth: Sequence[Array],
+    state: StepState,
+    accuracy: str,
+) -> Array:
+    """Allowed ``|output - truth|`` per element of the first output; everything in float64.
+
+    The router's ids are not numbers with an error: see ``router_bounds``.
+    """
+    assert call.op in FUNCTIONS
+    return BOUNDS[call.op](call, weights, inputs, truth, state, accuracy)

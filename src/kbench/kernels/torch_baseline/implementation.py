@@ -1,0 +1,261 @@
+"""The implementation ``torch``: the best plain torch call per operation, without kernels of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbench.core import OpCall, Problem
+
+from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
+from ..reference import CACHE_TYPES, Tensor, cache_of, dequantize, route
+from ..rope import rope_frequencies
+
+if TYPE_CHECKING:
+    import torch
+
+_MATRIX_OPS = ("linear", "head_linear", "moe_experts")
+
+
+def fast_bf16() -> bool:
+    """Whether the CPU multiplies bfloat16 natively. Without that torch emulates it: on an AVX2 machine a bf16 GEMV of
+    4096 x 4096 took 1.5 times as long as float32's, although it reads half the bytes."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return False  # not Linux: float32 is never wrong
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+@dataclass(frozen=True, slots=True)
+class TorchWeights:
+    """Matrices as torch tensors, vectors in float32; an embedding stays stored and is read by row."""
+
+    tensors: tuple[Any, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(t.n_bytes if isinstance(t, Tensor) else t.numel() * t.element_size() for t in self.tensors)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    if count and count != before:
+        torch.set_num_threads(count)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
+class TorchImplementation:
+    """Plain torch on the CPU. ``dtype`` is ``bf16`` or ``f32``; by default bf16 where the CPU has it natively."""
+
+    device_kind = "cpu"
+
+    def __init__(self, dtype: str | None = None) -> None:
+        self.name = "torch"
+        self.dtype = dtype or ("bf16" if fast_bf16() else "f32")
+        self.summary = f"plain torch: F.linear on weights dequantised to {self.dtype}, scaled_dot_product_attention"
+
+    def accuracy(self, problem: Problem) -> str:
+        """What products are made of: see ``tolerance``."""
+        return self.dtype if problem.op in _MATRIX_OPS else "f32"
+
+    def runnable(self) -> Support:
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            return Support(False, f"torch cannot be imported: {error}")
+        return YES
+
+    def supports(self, problem: Problem) -> Support:
+        if problem.has("kv") and problem.text("kv") not in CACHE_TYPES:
+            return Support(False, f"cache type {problem['kv']}; it takes {' and '.join(CACHE_TYPES)}")
+        return YES
+
+    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> TorchWeights:
+        if problem.op == "embedding":
+            return TorchWeights((Tensor(weights[0]),))
+        import torch
+
+        low = torch.bfloat16 if self.accuracy(problem) == "bf16" else torch.float32
+        tensors = []
+        for weight in weights:
+            is_matrix = len(weight.shape) > 1
+            out = torch.empty(math.prod(weight.shape[1:]), weight.shape[0], dtype=low if is_matrix else torch.float32)
+            raw = weight.raw.reshape(len(out), -1)
+            # By slices of about 16 MB in float32: the float32 copy of a whole layer's experts would be 15 GB.
+            step = max(1, (4 << 20) // weight.shape[0])
+            for start in range(0, len(out), step):
+                out[start : start + step] = torch.from_numpy(
+                    dequantize(raw[start : start + step], weight.quant, weight.shape[0])
+                )
+            tensors.append(out.reshape(*weight.shape[::-1]))
+        return TorchWeights(tuple(tensors))
+
+    def run(
+        self, call: OpCall, prepared: Prepared, inputs: Sequence[AnyArray], state: StepState, threads: int
+    ) -> list[AnyArray]:
+        import torch
+
+        assert isinstance(prepared, TorchWeights)
+        if call.op == "embedding":
+            return [prepared.tensors[0].rows(state.tokens)]
+        with _threads(threads):
+            x = [torch.from_numpy(np.ascontiguousarray(a)) for a in inputs]
+            y = getattr(self, f"_{call.op}")(call, prepared.tensors, x, state)
+            return [t if isinstance(t, np.ndarray) else t.float().numpy() for t in y]
+
+    def _rms_norm(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState) -> list[Any]:
+        import torch
+
+        d = call.problem.integer("d")
+        eps = float(call.attrs.get("eps", 1e-6))  # type: ignore[arg-type]
+        return [torch.nn.functional.rms_norm(x[0].reshape(-1, d), (d,), w[0], eps).reshape(x[0].shape)]
+
+    def _linear(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState) -> list[Any]:
+        import torch
+
+        bias = w[1].to(w[0].dtype) if len(w) > 1 else None
+        return [torch.nn.functional.linear(x[0].to(w[0].dtype), w[0], bias)]
+
+    def _head_linear(
+        self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState
+    ) -> list[Any]:
+        import torch
+
+        heads, n, k = (call.problem.integer(name) for name in ("heads", "n", "k"))
+        rows = x[0].reshape(len(x[0]), heads, -1)
+        y = torch.bmm(rows[:, :, :k].transpose(0, 1).to(w[0].dtype), w[0].transpose(1, 2)).transpose(0, 1).float()
+        rest = call.outputs[0].width // heads - n
+        if rest:
+            y = torch.cat([y, rows[:, :, k : k + rest]], dim=-1)
+        return [y.reshape(len(rows), -1)]
+
+    def _rope(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState) -> list[Any]:
+        import torch
+
+        heads, d = call.problem.integer("heads"), call.problem.integer("d")
+        inv_freq, factor = rope_frequencies(call.attrs, d, w[0].numpy() if w else None)
+        positions = torch.arange(state.position, state.position + len(x[0]), dtype=torch.float32)
+        angles = torch.outer(positions, torch.from_numpy(inv_freq))[:, None]
+        cos, sin = angles.cos() * factor, angles.sin() * factor
+        vectors = x[0].reshape(len(x[0]), heads, -1)
+        still, turning = vectors[..., :-d], vectors[..., -d:]
+        if call.attrs.get("mode") == "neox":
+            a, b = turning.chunk(2, dim=-1)
+            turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+        else:
+            a, b = turning[..., 0::2], turning[..., 1::2]
+            turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+        return [torch.cat([still, turned], dim=-1).reshape(x[0].shape)]
+
+    def _attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: int, scale: float, **options: Any
+    ) -> torch.Tensor:
+        """``q [heads, tokens, d]`` over ``k``, ``v`` ``[kv_heads, cached, d]``, causal."""
+        import torch
+
+        mask = None
+        if q.shape[1] > 1:
+            mask = torch.arange(k.shape[1])[None] <= position + torch.arange(q.shape[1])[:, None]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q[None], k[None], v[None], attn_mask=mask, scale=scale, **options)[0]
+
+    def _attention(
+        self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
+    ) -> list[Any]:
+        heads, kv_heads, d = (call.problem.integer(name) for name in ("heads", "kv_heads", "d"))
+        tokens = len(x[0])
+        q, k, v = (t.reshape(tokens, -1, d).transpose(0, 1) for t in x)
+        cache = cache_of(call, state)
+        keys, values = _append(cache.k, state.position, k), _append(cache.v, state.position, v)
+        scale = float(call.attrs.get("scale", 1 / math.sqrt(d)))  # type: ignore[arg-type]
+        y = self._attend(q, keys, values, state.position, scale, enable_gqa=heads != kv_heads)
+        return [y.transpose(0, 1).reshape(tokens, heads * d)]
+
+    def _mla_attention(
+        self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
+    ) -> list[Any]:
+        heads, kv_lora, rope_d = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope"))
+        tokens = len(x[0])
+        q = x[0].reshape(tokens, heads, kv_lora + rope_d).transpose(0, 1)
+        latent = _append(cache_of(call, state).k, state.position, x[1][None])
+        scale = float(call.attrs.get("scale", 1 / math.sqrt(kv_lora + rope_d)))  # type: ignore[arg-type]
+        # All heads share one latent: as extra rows of one head's matrix product rather than `heads` copies of it.
+        scores = (q.reshape(-1, q.shape[-1]) @ latent[0].T).reshape(heads, tokens, -1) * scale
+        if tokens > 1:
+            scores.masked_fill_(_hidden(tokens, scores.shape[-1], state.position), -math.inf)
+        y = scores.softmax(dim=-1).reshape(heads * tokens, -1) @ latent[0, :, :kv_lora]
+        return [y.reshape(heads, tokens, kv_lora).transpose(0, 1).reshape(tokens, heads * kv_lora)]
+
+    def _silu_mul(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
+        import torch
+
+        return [torch.nn.functional.silu(x[0]).mul_(x[1])]
+
+    def _add(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
+        return [x[0] + x[1]]
+
+    def _take_last(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
+        return [x[0][-1:].clone()]
+
+    def _transfer(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
+        return [x[0].clone()]
+
+    def _moe_router(
+        self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState
+    ) -> list[Any]:
+        import torch
+
+        logits = torch.nn.functional.linear(x[0], w[0]).numpy()
+        bias = w[1].numpy() if len(w) > 1 else None
+        return list(route(logits, call.problem.integer("top_k"), call.attrs, bias))
+
+    def _moe_experts(
+        self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState
+    ) -> list[Any]:
+        import torch
+
+        linear, silu = torch.nn.functional.linear, torch.nn.functional.silu
+        gate, up, down = w
+        hidden, ids, scores = x[0].to(gate.dtype), x[1], x[2]
+        y = torch.zeros_like(x[0])
+        for expert in np.unique(ids.numpy()).tolist():
+            token, slot = (ids == expert).nonzero(as_tuple=True)
+            rows = hidden[token]
+            out = linear(silu(linear(rows, gate[expert])).mul_(linear(rows, up[expert])), down[expert])
+            y.index_add_(0, token, out.float() * scores[token, slot][:, None])
+        return [y]
+
+
+def _hidden(tokens: int, cached: int, position: int) -> torch.Tensor:
+    """True where a key lies in a query's future: ``[tokens, cached]``."""
+    import torch
+
+    return torch.arange(cached)[None] > position + torch.arange(tokens)[:, None]
+
+
+def _append(cache: npt.NDArray[Any], position: int, rows: torch.Tensor) -> torch.Tensor:
+    """Writes ``rows [heads, tokens, width]`` into the cache; the filled part of it in float32."""
+    import torch
+
+    end = position + rows.shape[1]
+    if end > cache.shape[1]:
+        raise ValueError(f"{end} tokens in a cache of {cache.shape[1]}")
+    stored = torch.from_numpy(cache)
+    stored[:, position:end] = rows
+    return stored[:, :end].float()
