@@ -1,9 +1,161 @@
-"""`kbench rules`: to be written."""
+"""`kbench rules`: checks rule files, explains what they do to a model, says them in other tools' words."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
+
+from kbench.core import Device, UserError, did_you_mean, format_bytes
+
+from .output import print_json, stdout_console
+
+if TYPE_CHECKING:
+    from kbench.core import Module
+    from kbench.rules import Finding, Row
+
+_RULES = typer.Argument(help="The rule file (YAML).")
+_MODEL = typer.Option(None, "--model", "-m", help="A .gguf file, or an embedded model such as deepseek-v2-chat.")
+_JSON = typer.Option(False, "--json", help="One JSON object on stdout.")
+_TRUST = typer.Option([], "--trust", help="A package whose operators the rules may name; may be repeated.")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
+    rules = typer.Typer(
+        name="rules",
+        no_args_is_help=True,
+        help="Check, explain and export rule files: which module runs where, and how.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    rules.command(name="check")(check)
+    rules.command(name="explain")(explain)
+    rules.command(name="export")(export)
+    app.add_typer(rules)
+
+
+def check(
+    path: Path = _RULES,
+    model: str | None = _MODEL,
+    strict: bool = typer.Option(False, "--strict", help="Warnings, such as a rule that never matches, are errors."),
+    devices: str | None = typer.Option(None, "--devices", help="Those that there are, e.g. cpu,cuda:0,cuda:1."),
+    trust: list[str] = _TRUST,
+    json: bool = _JSON,
+) -> None:
+    """Find every mistake in a rule file before a model is loaded. Exit code 1 if there is an error.
+
+    Example: kbench rules check my.yaml --model deepseek-v2-chat --strict
+    """
+    from kbench.rules import Severity, read_rules
+    from kbench.rules import check as check_rules
+
+    rules = read_rules(path, trust=trust)
+    present = None if devices is None else {Device.parse(name.strip(), "--devices") for name in devices.split(",")}
+    findings = check_rules(rules, _tree(model) if model else None, strict=strict, devices=present)
+    counts = {str(severity): sum(found.severity is severity for found in findings) for severity in Severity}
+    if json:
+        fields = {"path": str(path), "model": model, "strict": strict, "n_rules": len(rules.rules), "counts": counts}
+        print_json("rules.check", 1, {**fields, "findings": [found.as_dict() for found in findings]})
+    else:
+        _print_findings(findings)
+        told = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)
+        against = f" against {model}" if model else " without a model (--model finds rules that never match)"
+        print(f"{path}: {len(rules.rules)} rules checked{against}: {told or 'nothing found'}")
+    if counts["error"]:
+        raise typer.Exit(1)
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    for found in findings:
+        print(f"{found.severity}: {found}")
+
+
+def explain(
+    path: Path = _RULES,
+    module: str | None = typer.Argument(None, help="Only this module (and those below it), one row each."),
+    model: str = typer.Option(..., "--model", "-m", help=_MODEL.help),
+    trust: list[str] = _TRUST,
+    json: bool = _JSON,
+) -> None:
+    """Show where a rule file puts each module of a model, how it runs there, and which rule says so.
+
+    Example: kbench rules explain my.yaml --model deepseek-v2-chat model.layers.3.mlp
+    """
+    from kbench.rules import explain as explain_rules
+    from kbench.rules import fold_rows, load_rules
+
+    rules = load_rules(path, trust=tuple(trust))
+    rows = explain_rules(rules, _tree(model))
+    if module is None:
+        rows = fold_rows(rows)
+    else:
+        known = [row.module for row in rows]
+        rows = [row for row in rows if row.module == module or row.module.startswith(f"{module}.")]
+        if not rows:
+            raise UserError(f"no module {module!r} in {model}", todo=did_you_mean(module, known))
+    if json:
+        print_json("rules.explain", 1, {"path": str(path), "model": model, "rows": [row.as_dict() for row in rows]})
+    else:
+        _print_rows(rows)
+
+
+def _print_rows(rows: list[Row]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("module", "rule", "operator", "decode", "prefill", "out", "threads"):
+        table.add_column(name, overflow="fold")
+    table.add_column("weights", justify="right")
+    for row in rows:
+        p = row.placement
+        rule = "default" if row.line is None else f"line {row.line}"
+        table.add_row(
+            row.module or "(root)",
+            f"{rule} (below {row.above})" if row.above else rule,
+            row.operator.rpartition(".")[2],
+            f"{p.generate_device} {p.generate_op}",
+            f"{p.prefill_device} {p.prefill_op}",
+            "" if p.out_device is None else str(p.out_device),
+            "" if p.threads is None else str(p.threads),
+            format_bytes(row.n_bytes) if row.n_bytes else "",
+        )
+    stdout_console().print(table)
+
+
+def export(
+    path: Path = _RULES,
+    to: str = typer.Option(..., "--to", help="ktransformers (YAML) or llama.cpp (arguments)."),
+    model: str = typer.Option(..., "--model", "-m", help=_MODEL.help),
+    trust: list[str] = _TRUST,
+    json: bool = _JSON,
+) -> None:
+    """Say what a rule file does in another tool's words, as far as that tool has words for it.
+
+    Example: kbench rules export my.yaml --model deepseek-v2-chat --to llama.cpp
+    """
+    import shlex
+
+    from kbench.rules import assign, load_rules, to_ktransformers, to_llama_cpp
+
+    if to not in ("ktransformers", "llama.cpp"):
+        known = ("ktransformers", "llama.cpp")
+        raise UserError(f"unknown tool {to!r}", where="--to", accepted=", ".join(known), todo=did_you_mean(to, known))
+    tree = _tree(model)
+    placements = assign(load_rules(path, trust=tuple(trust)), tree)
+    if to == "llama.cpp":
+        arguments = to_llama_cpp(placements, tree)
+        text, fields = shlex.join(arguments) + "\n", {"arguments": arguments}
+    else:
+        text = to_ktransformers(placements, tree)
+        fields = {"yaml": [text]}
+    if json:
+        print_json("rules.export", 1, {"path": str(path), "model": model, "to": to, **fields})
+    else:
+        print(text, end="")
+
+
+def _tree(model: str) -> Module:
+    from kbench.model import build_tree, load_descriptor
+
+    return build_tree(load_descriptor(model)[0])

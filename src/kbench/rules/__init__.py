@@ -1,1 +1,16 @@
-"""To be written."""
+"""Rule files: KTransformers' YAML dialect and kbench's own form of it, read, matched, checked, explained, written."""
+
+from .check import check
+from .emit import emit, write_rules
+from .explain import Row, explain, fold_rows
+from .export import to_ktransformers, to_llama_cpp
+from .finding import Finding, Severity
+from .match import assign, load_rules, match_modules
+from .schema import Rule, RuleSet, parse_rules, read_rules
+
+check_rules = check
+
+__all__ = [
+    "Finding", "Row", "Rule", "RuleSet", "Severity", "assign", "check", "check_rules", "emit", "explain", "fold_rows",
+    "load_rules", "match_modules", "parse_rules", "read_rules", "to_ktransformers", "to_llama_cpp", "write_rules",
+]  # fmt: skip

@@ -1,0 +1,100 @@
+"""What a rule file does to a model: module -> rule -> operator -> device and implementation per phase -> bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kbench.core import Module, Placement
+
+from .fold import ranges, split_number
+from .match import assign, match_modules
+from .schema import DEFAULT, RuleSet
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One module, or, folded, ``n_modules`` equal ones of as many layers.
+
+    ``rule`` and ``line`` are None where no rule matched. ``above`` names the match with ``recursive: false`` that the
+    module lies below. ``n_bytes`` counts the modules' own tensors.
+    """
+
+    module: str
+    classes: tuple[str, ...]
+    rule: int | None
+    line: int | None
+    above: str | None
+    operator: str
+    placement: Placement
+    n_bytes: int
+    n_modules: int = 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        p = self.placement
+        return {
+            "module": self.module,
+            "n_modules": self.n_modules,
+            "rule": self.rule,
+            "line": self.line,
+            "above": self.above,
+            "operator": self.operator,
+            "decode": {"device": str(p.generate_device), "implementation": p.generate_op},
+            "prefill": {"device": str(p.prefill_device), "implementation": p.prefill_op},
+            "out_device": None if p.out_device is None else str(p.out_device),
+            "threads": p.threads,
+            "block": dict(p.block),
+            "bytes": self.n_bytes,
+        }
+
+
+def explain(rules: RuleSet, tree: Module, default: Placement | None = None) -> list[Row]:
+    """One row per module, parents before children.
+
+    Raises:
+        UserError: the rules have errors.
+    """
+    placements = assign(rules, tree, default)
+    return [
+        Row(
+            found.module.name,
+            found.module.classes,
+            found.rule.number if found.rule else None,
+            found.rule.line if found.rule else None,
+            found.above,
+            found.rule.replace_class if found.rule else DEFAULT,
+            placements[found.module.name],
+            sum(tensor.n_bytes for tensor in found.module.tensors),
+        )
+        for found in match_modules(rules, tree)
+    ]
+
+
+def fold_rows(rows: Sequence[Row]) -> list[Row]:
+    """Equal rows of several layers as one: ``model.layers.1-59.mlp.experts``."""
+    groups: list[tuple[Row, list[Row]]] = []
+    for row in rows:
+        head, number, tail = split_number(row.module)
+        above = None if row.above is None else split_number(row.above)[2]
+        key = replace(row, module=f"{head}{tail}" if number is not None else row.module, n_bytes=0, above=above)
+        if number is None:
+            groups.append((row, [row]))
+            continue
+        for other, members in reversed(groups):
+            if other == key:
+                members.append(row)
+                break
+        else:
+            groups.append((key, [row]))
+    return [_folded(members) for _, members in groups]
+
+
+def _folded(rows: list[Row]) -> Row:
+    if len(rows) == 1:
+        return rows[0]
+    head, _, tail = split_number(rows[0].module)
+    numbers = [number for row in rows if (number := split_number(row.module)[1]) is not None]
+    n_bytes = sum(row.n_bytes for row in rows)
+    return replace(rows[0], module=f"{head}{ranges(numbers)}{tail}", n_bytes=n_bytes, n_modules=len(rows))

@@ -1,0 +1,52 @@
+"""The implementations that a rule may name, KTransformers' names for them, and where each can run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbench.core import AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What ``generate_op`` or ``prefill_op`` names.
+
+    ``kind`` is the kind of device it needs (empty: any), ``does`` the operator it belongs to (empty: any).
+    """
+
+    implementation: str
+    kind: str = ""
+    does: str = ""
+
+
+OPS = {
+    AUTO: Op(AUTO),
+    "reference": Op("reference", "cpu"),
+    "torch": Op("torch"),
+    "triton": Op("triton", "cuda"),
+    "marlin": Op("marlin", "cuda"),
+    "cpu": Op(AUTO, "cpu"),
+    "cpu.scalar": Op("cpu.scalar", "cpu"),
+    "cpu.avx2": Op("cpu.avx2", "cpu"),
+    "cpu.avx512_vnni": Op("cpu.avx512_vnni", "cpu"),
+}
+
+KT_OPS = {
+    "KLinearTorch": Op("torch", "", "Linear"),
+    "KLinearMarlin": Op("marlin", "cuda", "Linear"),
+    "VLinearMarlin": Op("marlin", "cuda", "Linear"),
+    "KLinearCPUInfer": Op(AUTO, "cpu", "Linear"),
+    "KExpertsCPU": Op(AUTO, "cpu", "Experts"),
+    "KExpertsMarlin": Op("marlin", "cuda", "Experts"),
+    "KExpertsTorch": Op("torch", "", "Experts"),
+}
+
+# Operators of KTransformers that kbench does not have: why, and what comes nearest.
+REFUSED_OPS = {
+    "KLinearQ8": ("int8 per column, dequantised on every call", "marlin, or torch where memory allows"),
+    "KLinearFP8": ("needs FP8 safetensors, and kbench reads GGUF", "marlin or triton"),
+    "KLinearIPEXLLM": ("runs on Intel GPUs only", "auto"),
+}
+
+# `backend` of KExpertsCPU.
+EXPERTS_BACKENDS = ("llamafile", "AMXBF16", "AMXInt8")

@@ -1,0 +1,89 @@
+"""Which rule a module gets, exactly as KTransformers walks its model.
+
+- Depth first, parents before children, from the root, whose name is ``""``.
+- ``name`` by ``re.search`` on the dotted name; ``class`` by isinstance; both: both must hold.
+- The first rule that matches wins; later ones add nothing.
+- Nothing is inherited: a child of a matched module needs a rule of its own, or takes the default placement.
+- Except below a match with ``recursive: false``: rules do not look there. KTransformers leaves such a subtree to the
+  operator above it; here its modules take that operator's placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbench.core import Module, Placement, UserError
+
+from .classes import answers_to
+from .finding import ERROR
+from .resolution import resolve
+from .schema import Rule, RuleSet, read_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """A module and the rule that places it; ``above`` names the non-recursive match that it lies below."""
+
+    module: Module
+    rule: Rule | None
+    above: str | None = None
+
+
+def matches(rule: Rule, module: Module) -> bool:
+    """Whether ``rule`` alone would match ``module``."""
+    pattern = rule.pattern()
+    if pattern is not None and pattern.search(module.name) is None:
+        return False
+    return rule.match_class is None or answers_to(module.classes, rule.match_class)
+
+
+def match_modules(rules: RuleSet, tree: Module) -> Iterator[Matched]:
+    """Every module of ``tree`` with its rule, parents before children."""
+    stack: list[tuple[Module, Matched | None]] = [(tree, None)]
+    while stack:
+        module, above = stack.pop()
+        if above is not None:
+            found = Matched(module, above.rule, above.above if above.above is not None else above.module.name)
+        else:
+            found = Matched(module, next((rule for rule in rules.rules if matches(rule, module)), None))
+        yield found
+        closed = above is not None or (found.rule is not None and not found.rule.recursive)
+        stack.extend((child, found if closed else None) for child in reversed(module.children))
+
+
+def load_rules(path: Path | str, *, trust: tuple[str, ...] = ()) -> RuleSet:
+    """A rule file that can be used; ``trust`` names packages whose operators it may use (never imported here).
+
+    Raises:
+        UserError: the file cannot be read, or has errors: all of them in one message.
+    """
+    rules = read_rules(path, trust=trust)
+    _refuse(rules)
+    return rules
+
+
+def assign(rules: RuleSet, tree: Module, default: Placement | None = None) -> dict[str, Placement]:
+    """The placement of every module of ``tree``, the root included.
+
+    ``default`` is for modules that no rule matches: None means KTransformers' ``cuda:0`` for its dialect, the CPU for
+    kbench's.
+
+    Raises:
+        UserError: the rules have errors: all of them in one message.
+    """
+    _refuse(rules)
+    default = rules.default_placement if default is None else default
+    by_rule = {rule.number: resolve(rules, rule).placement(default) for rule in rules.rules}
+    return {
+        found.module.name: default if found.rule is None else by_rule[found.rule.number]
+        for found in match_modules(rules, tree)
+    }
+
+
+def _refuse(rules: RuleSet) -> None:
+    found = [*rules.findings, *(finding for rule in rules.rules for finding in resolve(rules, rule).findings)]
+    errors = sorted((finding for finding in found if finding.severity is ERROR), key=lambda finding: finding.line)
+    if errors:
+        raise UserError("\n".join(map(str, errors)))

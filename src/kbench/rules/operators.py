@@ -1,0 +1,197 @@
+"""The operators that ``replace.class`` may name: kbench's registry names, and KTransformers' classes as aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import entry_points
+
+from kbench.core import did_you_mean
+
+from .implementations import EXPERTS_BACKENDS
+from .schema import DEFAULT
+
+# Somebody's own operators register their package in this group; it is read, never imported, here.
+ENTRY_POINT_GROUP = "kbench.operators"
+
+# kwarg -> kind of value. These make a placement.
+COMMON = {
+    "generate_device": "device",
+    "generate_op": "op",
+    "prefill_device": "device",
+    "prefill_op": "op",
+    "out_device": "device",
+    "threads": "count",
+    "block": "block",
+}
+
+# kwargs with a meaning of their own.
+_MODEL = {
+    "device": "device",
+    "transfer_map": "transfer_map",
+    # KTransformers spells it this way; the right spelling is accepted too.
+    "per_layer_prefill_intput_threshold": "number",
+    "per_layer_prefill_input_threshold": "number",
+}
+
+# kwargs that KTransformers has and that change nothing in kbench: known, checked for their kind, kept.
+_ATTENTION_INERT = {"absorb_for_prefill": "bool", "chunck_size": "count", "chunk_size": "count"}
+_LINEAR_INERT = {
+    "num_bits": "count",
+    "group_size": "count",
+    "act_order": "bool",
+    "is_k_full": "bool",
+    "stride": "count",
+    "group_max_len": "count",
+    "block_size": "count",
+    "precision": "text",
+}
+_INERT: dict[str, dict[str, str]] = {
+    "Linear": _LINEAR_INERT,
+    "Experts": {"backend": "backend"},
+    "Attention": _ATTENTION_INERT,
+    "MoEGate": {"use_quant": "bool"},
+}
+
+REGISTRY = (
+    "Linear", "Experts", "MoE", "Attention", "MLP", "RMSNorm", "RotaryEmbedding", "Embedding", "Model", "MoEGate",
+    DEFAULT,
+)  # fmt: skip
+
+# module of ktransformers.operators -> kbench's operator -> its classes.
+_KT_CLASSES: dict[str, dict[str, str]] = {
+    "linear": {"Linear": "KTransformersLinear"},
+    "experts": {
+        "Experts": "KTransformersExperts KTransformersExpertsV2 KSmallthinkerExperts KGlm4Experts",
+        "MoE": "KQwen2MoeSparseMoeBlock KDeepseekV2MoE KDeepseekV3MoE KMistralSparseMoEBlock KDeepseekV3MoEV2 "
+        "KQwen2MoeSparseMoeBlockV2 KQwen3MoeSparseMoeBlockV2 KSmallthinkerMoeBlock KGlm4MoeMoE "
+        "KQwen3NextSparseMoeBlockV2",
+    },
+    "attention": {"Attention": "KDeepseekV2Attention KLlamaAttention"},
+    "balance_serve_attention": {
+        "Attention": "flashinfer_attn KQwen2MoeAttention KQwen3MoeAttention deepseek_torch_attn "
+        "KSmallthinkerAttention KGlm4MoeAttention KQwen3NextAttention"
+    },
+    "RoPE": {
+        "RotaryEmbedding": "RotaryEmbedding RotaryEmbeddingV2 RotaryEmbeddingV3 RotaryEmbeddingV4 "
+        "YarnRotaryEmbedding YarnRotaryEmbeddingV3 DynamicNTKScalingRotaryEmbedding KQwen3MoeRotaryEmbedding "
+        "KSmallthinkerRotaryEmbedding KGlm4MoeRotaryEmbedding"
+    },
+    "models": {"Model": "KDeepseekV2Model KQwen2MoeModel KLlamaModel"},
+    "gate": {"MoEGate": "KMoEGate KMoEGateQwen2Moe KMoEGateDeepSeekV3"},
+    "layernorm": {
+        "RMSNorm": "RMSNorm KQwen2MoeRMSNorm KQwen3MoeRMSNorm KQwen3NextRMSNorm KSmallthinkerRMSNorm "
+        "KGlm4MoeRMSNorm DeepseekV3RMSNormTorch"
+    },
+    "mlp": {"MLP": "kDeepseekV3MLP KQwen2MoeMLP KSmallthinkerDenseMlpBlock KGlm4MoeMLP"},
+}
+
+# What KTransformers' constructors take where the file is silent.
+_KT_DEVICES = {"generate_device": "cuda", "prefill_device": "cuda"}
+_KT_DEFAULTS: dict[str, dict[str, str]] = {
+    "Linear": {**_KT_DEVICES, "generate_op": "KLinearMarlin", "prefill_op": "KLinearTorch"},
+    "Experts": {
+        "generate_device": "cpu",
+        "generate_op": "KExpertsCPU",
+        "prefill_device": "cuda",
+        "prefill_op": "KExpertsTorch",
+    },
+}
+
+# `prefill_op: None` (the text) is how these say "no prefill of its own"; the others fail on it in KTransformers.
+NO_PREFILL_OP = ("KTransformersExpertsV2", "KSmallthinkerExperts", "KGlm4Experts")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator by its registry ``name``; ``alias`` is the name in the file where that is another.
+
+    ``accepts`` are its kwargs with the kind of each; those in ``inert`` change nothing here. ``defaults`` are
+    KTransformers'. A ``foreign`` operator is somebody's own: it takes any kwargs.
+    """
+
+    name: str
+    alias: str = ""
+    accepts: Mapping[str, str] = field(default_factory=dict)
+    inert: frozenset[str] = frozenset()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    foreign: bool = False
+
+    @property
+    def is_kt(self) -> bool:
+        return self.alias.startswith("ktransformers.")
+
+    @property
+    def short(self) -> str:
+        return (self.alias or self.name).rpartition(".")[2]
+
+
+def _operator(name: str, alias: str = "") -> Operator:
+    inert = _INERT.get(name, {})
+    accepts = {**COMMON, **(_MODEL if name == "Model" else {}), **inert}
+    defaults = _KT_DEFAULTS.get(name, _KT_DEVICES) if alias else {}
+    return Operator(name, alias, accepts, frozenset(inert), defaults)
+
+
+def _table() -> dict[str, Operator]:
+    table = {name: _operator(name) for name in REGISTRY}
+    for module, by_name in _KT_CLASSES.items():
+        for name, classes in by_name.items():
+            for short in classes.split():
+                alias = f"ktransformers.operators.{module}.{short}"
+                table[alias] = _operator(name, alias)
+    return table
+
+
+OPERATORS = _table()
+_BY_SHORT = {operator.short: alias for alias, operator in OPERATORS.items() if operator.is_kt}
+
+
+class UnknownOperator(ValueError):
+    """No such operator; ``accepted`` and ``todo`` say what would do."""
+
+    def __init__(self, found: str, accepted: str, todo: str = "") -> None:
+        super().__init__(found)
+        self.accepted, self.todo = accepted, todo
+
+
+@lru_cache(maxsize=1)
+def registered_packages() -> frozenset[str]:
+    """Packages whose operators are registered in ``ENTRY_POINT_GROUP``; nothing is imported."""
+    return frozenset(point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP))
+
+
+def is_trusted(dotted: str, trust: Iterable[str]) -> bool:
+    """Whether ``dotted`` names something in a package (or module) that is registered or trusted."""
+    return any(
+        dotted.startswith(f"{package}.") for package in (*trust, *registered_packages()) if package != "ktransformers"
+    )
+
+
+def operator(name: str, trust: Iterable[str] = ()) -> Operator:
+    """The operator that ``replace.class`` names.
+
+    Raises:
+        UnknownOperator: none of ours, none of KTransformers', and in no trusted package.
+    """
+    known = OPERATORS.get(name)
+    if known is not None:
+        return known
+    if is_trusted(name, trust):
+        return Operator(name, accepts=COMMON, foreign=True)
+    accepted = f"{', '.join(REGISTRY)}, or a class of ktransformers.operators"
+    if ".ascend." in name or "IPEXLLM" in name or name.endswith("KQwen3NextGatedDeltaNet"):
+        raise UnknownOperator(f"{name!r} is a KTransformers class that kbench has no equivalent of", accepted)
+    short = name.rpartition(".")[2]
+    if short in _BY_SHORT:  # the class is right, the path to it is not
+        raise UnknownOperator(f"unknown operator {name!r}", accepted, f"did you mean {_BY_SHORT[short]}?")
+    todo = did_you_mean(name, OPERATORS)
+    if not todo and "." in name and not name.startswith("ktransformers."):
+        package = name.partition(".")[0]
+        todo = f"if it is your own, register it in the entry-point group {ENTRY_POINT_GROUP} or pass --trust {package}"
+    raise UnknownOperator(f"unknown operator {name!r}", accepted, todo)
+
+
+def backends() -> str:
+    return ", ".join(EXPERTS_BACKENDS)

@@ -1,0 +1,128 @@
+"""Name patterns: Python regular expressions, refused where matching one could take forever.
+
+A rule file is untrusted and Python's matcher backtracks: ``(a+)+$`` on a name of 60 letters outlives its reader.
+Module names are short, so it is enough to bound how often a pattern may repeat something of variable length:
+with names of 80 characters, ``MAX_REPEATS`` repeats in a row cost at most C(84, 4) = 2 million steps.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+# The longest pattern of a hand-written file for 8 GPUs has 90 characters; `emit` splits its own at this length.
+MAX_PATTERN = 2000
+MAX_REPEATS = 4
+# Each optional part doubles the ways to match: 2**8 is cheap.
+MAX_OPTIONAL = 8
+
+_VERBOSE_GROUP = re.compile(r"\(\?[a-zA-Z]*x[a-zA-Z-]*:")
+_QUANTIFIER = re.compile(r"(?:([*+?])|\{(\d*)(,?)(\d*)\})[?+]?")
+
+
+class PatternError(ValueError):
+    """Why a pattern is refused; ``accepted`` says what would do."""
+
+    def __init__(self, found: str, accepted: str) -> None:
+        super().__init__(found)
+        self.accepted = accepted
+
+
+def compile_name(text: str) -> re.Pattern[str]:
+    """The compiled pattern of a ``match.name``.
+
+    Raises:
+        PatternError: no regular expression, too long, or one whose matching could explode.
+    """
+    if len(text) > MAX_PATTERN:
+        raise PatternError(f"a pattern of {len(text)} characters", f"at most {MAX_PATTERN} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # e.g. a "[[" that a later Python may read as a nested set
+            compiled = re.compile(text)
+    except re.error as error:
+        at = f" at character {error.pos + 1}" if error.pos is not None else ""
+        raise PatternError(f"{text!r} is no regular expression: {error.msg}{at}", "Python re syntax") from None
+    except (OverflowError, RecursionError) as error:
+        raise PatternError(f"{_short(text)} is no usable regular expression: {error}", "Python re syntax") from None
+    if compiled.flags & re.VERBOSE or _VERBOSE_GROUP.search(text):
+        raise PatternError(f"{_short(text)} has the flag x", "patterns without it: it hides parts as comments")
+    repeats, optional, _ = _Scanner(text).sequence()
+    if repeats > MAX_REPEATS or optional > MAX_OPTIONAL:
+        raise PatternError(
+            f"{_short(text)} repeats {repeats} parts in a row ({optional} optional), so that matching could explode",
+            f"at most {MAX_REPEATS} repeats such as .* and {MAX_OPTIONAL} optional parts",
+        )
+    return compiled
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+class _Scanner:
+    """Walks a pattern that compiles, adding up (repeats, optional parts, whether its length varies)."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def sequence(self) -> tuple[int, int, bool]:
+        """Up to the closing bracket: the worst of its alternatives."""
+        worst, varies = (0, 0), False
+        repeats = optional = 0
+        while self.at < len(self.text) and self.text[self.at] != ")":
+            if self.text[self.at] == "|":
+                worst, repeats, optional, varies = (max(worst[0], repeats), max(worst[1], optional)), 0, 0, True
+                self.at += 1
+                continue
+            inner_repeats, inner_optional, inner_varies = self._atom()
+            repeats, optional, varies = repeats + inner_repeats, optional + inner_optional, varies or inner_varies
+            low, high = self._quantifier()
+            if high is None:
+                continue
+            if high > 1 and inner_varies:
+                raise PatternError(
+                    f"{_short(self.text)} repeats a part of varying length, so that matching could explode",
+                    "repeats of plain characters and classes, such as .* or [0-9]+",
+                )
+            repeats += high > 1 and low != high
+            optional += high == 1 and low == 0
+            varies = varies or low != high
+        return max(worst[0], repeats), max(worst[1], optional), varies
+
+    def _atom(self) -> tuple[int, int, bool]:
+        char = self.text[self.at]
+        if char == "\\":
+            self.at += 2
+        elif char == "[":
+            self._set()
+        elif self.text.startswith("(?#", self.at):
+            self.at = self.text.index(")", self.at) + 1
+        elif char == "(":
+            self.at += 1
+            inner = self.sequence()
+            self.at += 1
+            return inner
+        else:
+            self.at += 1
+        return 0, 0, False
+
+    def _set(self) -> None:
+        self.at += 1
+        self.at += self.text.startswith("^", self.at)
+        self.at += self.text.startswith("]", self.at)  # a bracket in first place stands for itself
+        while self.text[self.at] != "]":
+            self.at += 2 if self.text[self.at] == "\\" else 1
+        self.at += 1
+
+    def _quantifier(self) -> tuple[int, int | None]:
+        """Least and greatest count, or ``(0, None)`` where the atom is not quantified."""
+        match = _QUANTIFIER.match(self.text, self.at)
+        if match is None or (match[0].startswith("{") and not (match[2] or match[3] or match[4])):
+            return 0, None  # "{}" stands for itself
+        self.at = match.end()
+        if match[1]:
+            return (match[1] == "+"), (1 if match[1] == "?" else 1 << 30)
+        low = int(match[2] or 0)
+        high = low if not match[3] else int(match[4]) if match[4] else 1 << 30
+        return low, high
