@@ -30,7 +30,7 @@ from .kernelfile import fields, kibibytes, read, read_int
 _PACKAGES = ("torch", "numpy", "scipy", "triton", "gguf", "nanobind")
 
 # Variables that silently change what a thread pool or a math library does.
-_VARIABLES = ("OMP_", "KMP_", "MKL_", "OPENBLAS_", "GOMP_", "ATEN_CPU_", "DNNL_", "ONEDNN_", "MALLOC_", "KBENCH_")
+_VARIABLES = ("OMP_", "KMP_", "MKL_", "OPENBLAS_", "GOMP_", "ATEN_CPU_", "DNNL_", "ONEDNN_", "MALLOC_")
 _VARIABLE_NAMES = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
 
 # Assumed when nothing tells the last-level cache: the L3 of a common server or desktop chiplet.
