@@ -11,7 +11,8 @@ namespace kbench {
 // Activations of `tokens` rows, quantised once per input and read by every quantised matrix that takes it.
 //   q      [tokens][k]      int8, round to nearest, blocks of 32
 //   scale  [tokens][k/32]   float: x ~ q * scale
-//   sum    [tokens][k/16]   float: scale * (sum of q over 16), for formats with an offset or a minimum
+//   sum    [tokens][k/32][2] float: scale * (sum of all q of the block, sum of its first 16), for formats with an
+//                           offset or a minimum per 32 or per 16 weights: each needs one multiply-add per sum
 struct Activation {
   const float* x = nullptr;  // the float rows themselves, for float formats
   int64_t ldx = 0;           // floats from one row of x to the next

@@ -1,0 +1,174 @@
+// Python's view of the matrix kernels: Matrix, pack, matmul, isas.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "isa.h"
+#include "owned_matrix.h"
+#include "packed_layout.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+
+namespace kbench {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using NumpyRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+constexpr const char* kFormatNames[kFormatCount] = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"};
+
+Format format_from_name(const std::string& name) {
+  std::string accepted;
+  for (int i = 0; i < kFormatCount; ++i) {
+    if (name == kFormatNames[i]) return static_cast<Format>(i);
+    accepted += (i == 0 ? "" : ", ") + std::string(kFormatNames[i]);
+  }
+  throw std::invalid_argument("no kernel packs format '" + name + "', accepted: " + accepted);
+}
+
+// Splits [0, count) evenly over the threads of `pool`, or runs it here when there is none.
+template <class Body>
+void split(ThreadPool* pool, int64_t count, const Body& body) {
+  if (pool == nullptr) {
+    body(int64_t{0}, count);
+    return;
+  }
+  pool->run([&](int thread, int n_threads) {
+    const int64_t begin = count * thread / n_threads, end = count * (thread + 1) / n_threads;
+    if (begin < end) body(begin, end);
+  });
+}
+
+NumpyRows numpy_rows(std::unique_ptr<float[]> values, int64_t rows, int64_t columns) {
+  float* data = values.release();
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  return NumpyRows(data, {static_cast<size_t>(rows), static_cast<size_t>(columns)}, owner);
+}
+
+std::unique_ptr<float[]> make_floats(int64_t rows, int64_t columns) {
+  return std::unique_ptr<float[]>(new float[static_cast<size_t>(std::max<int64_t>(rows * columns, 1))]);
+}
+
+OwnedMatrix pack(const std::string& format_name, const Bytes& raw, int64_t n, int64_t k, ThreadPool* pool) {
+  const Format format = format_from_name(format_name);
+  const int64_t block = block_elements(format);
+  if (n < 0) throw std::invalid_argument("n = " + std::to_string(n) + " rows, must be 0 or more");
+  if (k < block || k % block != 0) {
+    throw std::invalid_argument("k = " + std::to_string(k) + " columns, must be a positive multiple of " +
+                                std::to_string(block) + " for " + format_name);
+  }
+  const int64_t n_raw = static_cast<int64_t>(raw.size());
+  // Compared by division: n and k may come from a file, and their product may overflow.
+  const int64_t blocks = k / block;
+  const bool fits = blocks <= n_raw / block_bytes(format) && n <= n_raw / (blocks * block_bytes(format));
+  if (n != 0 ? !fits || n * blocks * block_bytes(format) != n_raw : n_raw != 0) {
+    throw std::invalid_argument(std::to_string(n_raw) + " raw bytes, but " + std::to_string(n) + " rows of " +
+                                std::to_string(k) + " " + format_name + " weights take " + std::to_string(n) + " x " +
+                                std::to_string(blocks) + " x " + std::to_string(block_bytes(format)));
+  }
+  nb::gil_scoped_release release;
+  OwnedMatrix matrix(format, n, k);
+  const PackedMatrix& view = matrix.view();
+  split(pool, view.tiles(), [&](int64_t begin, int64_t end) {
+    pack_tiles(format, raw.data(), n, k, view.data, begin, end);
+  });
+  return matrix;
+}
+
+NumpyRows unpack_rows(const OwnedMatrix& matrix, const Ids& ids) {
+  const PackedMatrix& w = matrix.view();
+  const int64_t n_ids = static_cast<int64_t>(ids.size());
+  for (int64_t i = 0; i < n_ids; ++i) {
+    if (ids.data()[i] < 0 || ids.data()[i] >= w.n) {
+      const std::string found = "row " + std::to_string(ids.data()[i]) + " of a matrix of " + std::to_string(w.n);
+      throw nb::index_error(found.c_str());
+    }
+  }
+  auto out = make_floats(n_ids, w.k);
+  {
+    nb::gil_scoped_release release;
+    for (int64_t i = 0; i < n_ids; ++i) unpack_row(w, ids.data()[i], out.get() + i * w.k);
+  }
+  return numpy_rows(std::move(out), n_ids, w.k);
+}
+
+NumpyRows matmul(const std::string& isa, const OwnedMatrix& matrix, const Rows& x, const std::optional<Vector>& bias,
+                 ThreadPool* pool) {
+  const PackedMatrix& w = matrix.view();
+  const MatmulTable& table = matmul_table(isa_from_name(isa.c_str()));
+  const int64_t tokens = static_cast<int64_t>(x.shape(0));
+  if (static_cast<int64_t>(x.shape(1)) != w.k) {
+    throw std::invalid_argument("x has " + std::to_string(x.shape(1)) + " columns, the matrix " + std::to_string(w.k));
+  }
+  if (bias.has_value() && static_cast<int64_t>(bias->size()) != w.n) {
+    throw std::invalid_argument("bias has " + std::to_string(bias->size()) + " values, the matrix " +
+                                std::to_string(w.n) + " rows");
+  }
+  auto y = make_floats(tokens, w.n);
+  {
+    nb::gil_scoped_release release;
+    Activation a;
+    a.x = x.data();
+    a.ldx = a.k = w.k;
+    std::vector<int8_t> q;
+    std::vector<float> scale, sum;
+    if (block_elements(w.format) != 1) {
+      const int64_t blocks = tokens * (w.k / kBlock);
+      q.resize(static_cast<size_t>(blocks * kBlock));
+      scale.resize(static_cast<size_t>(blocks));
+      sum.resize(static_cast<size_t>(blocks * 2));
+      a.q = q.data();
+      a.scale = scale.data();
+      a.sum = sum.data();
+      split(pool, tokens, [&](int64_t begin, int64_t end) { table.quantize(a, begin, end); });
+    }
+    const float* bias_data = bias.has_value() ? bias->data() : nullptr;
+    split(pool, w.tiles(), [&](int64_t begin, int64_t end) {
+      table.matmul[static_cast<int>(w.format)](w, a, tokens, begin, end, bias_data, y.get(), w.n);
+    });
+  }
+  return numpy_rows(std::move(y), tokens, w.n);
+}
+
+nb::list isas() {
+  nb::list out;
+  for (int i = 0; i < kIsaCount; ++i) {
+    const Isa isa = static_cast<Isa>(i);
+    out.append(nb::make_tuple(isa_name(isa), isa_missing(isa)));
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_matmul(nb::module_& m) {
+  using namespace nb::literals;
+  nb::class_<OwnedMatrix>(m, "Matrix", "A weight matrix packed for the kernels: n rows (outputs) of k columns.")
+      .def_prop_ro("format", [](const OwnedMatrix& w) { return kFormatNames[static_cast<int>(w.view().format)]; })
+      .def_prop_ro("n", [](const OwnedMatrix& w) { return w.view().n; })
+      .def_prop_ro("k", [](const OwnedMatrix& w) { return w.view().k; })
+      .def_prop_ro("n_bytes", &OwnedMatrix::n_bytes, "Bytes in memory, with rows padded to a multiple of 16.")
+      .def("unpack_rows", &unpack_rows, "ids"_a,
+           "Rows `ids` (int32[:]) dequantised to float32[len(ids), k], exactly as GGUF defines it. Raises IndexError.");
+  m.def("pack", &pack, "format"_a, "raw"_a, "n"_a, "k"_a, "pool"_a.none() = nb::none(),
+        "Packs `raw` (uint8[:], the GGUF bytes of n rows of k weights) into a Matrix, on the threads of `pool`.\n"
+        "Raises ValueError where format, n, k and the size of `raw` do not fit together.");
+  m.def("matmul", &matmul, "isa"_a, "w"_a, "x"_a, "bias"_a.none() = nb::none(), "pool"_a.none() = nb::none(),
+        "x (float32[tokens, k]) times the transposed matrix, plus bias (float32[n]): float32[tokens, n].\n"
+        "Quantised formats multiply x rounded to int8 in blocks of 32. Raises ValueError.");
+  m.def("isas", &isas, "(name, why it cannot run here or '') of every instruction set of this build, slowest first.");
+}
+
+}  // namespace kbench

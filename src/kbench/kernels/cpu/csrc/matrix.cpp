@@ -1,0 +1,84 @@
+#include "matrix.h"
+
+#include <stdexcept>
+
+#include "blocks.h"
+#include "packed_layout.h"
+#include "packed_row.h"
+
+namespace kbench {
+
+int64_t block_elements(Format format) {
+  switch (format) {
+    case Format::F32: case Format::F16: case Format::BF16: return 1;
+    case Format::Q4_0: case Format::Q4_1: case Format::Q8_0: return kBlock;
+    case Format::Q4_K: case Format::Q6_K: return kSuperBlock;
+    case Format::kCount: break;
+  }
+  throw std::invalid_argument("not a weight format");
+}
+
+int64_t block_bytes(Format format) {
+  switch (format) {
+    case Format::F32: return 4;
+    case Format::F16: case Format::BF16: return 2;
+    case Format::Q4_0: return sizeof(BlockQ4_0);
+    case Format::Q4_1: return sizeof(BlockQ4_1);
+    case Format::Q8_0: return sizeof(BlockQ8_0);
+    case Format::Q4_K: return sizeof(BlockQ4_K);
+    case Format::Q6_K: return sizeof(BlockQ6_K);
+    case Format::kCount: break;
+  }
+  throw std::invalid_argument("not a weight format");
+}
+
+static int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+int64_t packed_tile_bytes(Format format, int64_t k) {
+  const int64_t blocks = k / kBlock, super_blocks = k / kSuperBlock;
+  switch (format) {
+    case Format::F32: return k * kLineBytes;
+    case Format::F16: case Format::BF16: return whole_lines(k * kHalvesBytes);
+    case Format::Q4_0: return blocks * kNibbleBlockBytes + whole_lines(blocks * kHalvesBytes);
+    case Format::Q4_1: return blocks * kQ4_1BlockBytes;
+    case Format::Q8_0: return blocks * kByteBlockBytes + whole_lines(blocks * kHalvesBytes);
+    case Format::Q4_K: return super_blocks * kQ4_KBytes;
+    case Format::Q6_K: return super_blocks * kQ6_KBytes + whole_lines(super_blocks * kHalvesBytes);
+    case Format::kCount: break;
+  }
+  throw std::invalid_argument("not a weight format");
+}
+
+template <Format format>
+static void unpack_floats(const PackedMatrix& w, int64_t row, float* out) {
+  const uint8_t* tile = w.data + row / kTileRows * w.tile_bytes;
+  for (int64_t column = 0; column < w.k; ++column) out[column] = read_weight<format>(tile, column, row % kTileRows);
+}
+
+template <Format format>
+static void unpack_blocks(const PackedMatrix& w, int64_t row, float* out) {
+  const uint8_t* tile = w.data + row / kTileRows * w.tile_bytes;
+  for (int64_t block = 0; block < w.k / kBlock; ++block) {
+    const RowBlock b = read_row_block<format>(tile, w.k, block, row % kTileRows);
+    // Two roundings, as GGUF's dequantisation does: this file is built without contraction to fused operations.
+    float* values = out + block * kBlock;
+    for (int64_t i = 0; i < kBlock; ++i) values[i] = b.scale[i / 16] * static_cast<float>(b.q[i]) + b.offset;
+  }
+}
+
+void unpack_row(const PackedMatrix& w, int64_t row, float* out) {
+  switch (w.format) {
+    case Format::F32: return unpack_floats<Format::F32>(w, row, out);
+    case Format::F16: return unpack_floats<Format::F16>(w, row, out);
+    case Format::BF16: return unpack_floats<Format::BF16>(w, row, out);
+    case Format::Q4_0: return unpack_blocks<Format::Q4_0>(w, row, out);
+    case Format::Q4_1: return unpack_blocks<Format::Q4_1>(w, row, out);
+    case Format::Q8_0: return unpack_blocks<Format::Q8_0>(w, row, out);
+    case Format::Q4_K: return unpack_blocks<Format::Q4_K>(w, row, out);
+    case Format::Q6_K: return unpack_blocks<Format::Q6_K>(w, row, out);
+    case Format::kCount: break;
+  }
+  throw std::invalid_argument("not a weight format");
+}
+
+}  // namespace kbench

@@ -1,0 +1,80 @@
+// The readable truth of the matrix kernels, for any CPU.
+#include "../matmul_table.h"
+#include "../packed_row.h"
+#include "quantize.h"
+
+namespace kbench {
+namespace {
+
+inline void store(const float* values, int64_t rows, const float* bias, float* y) {
+  for (int64_t row = 0; row < rows; ++row) y[row] = values[row] + (bias == nullptr ? 0.0f : bias[row]);
+}
+
+constexpr int64_t kTokens = 8;  // tokens that share one unpacking of a block
+
+// w = scale * q + offset and x ~ scale_x * q_x, so that over a block
+//   sum w x  ~  scale * scale_x * sum(q * q_x)  +  offset * (scale_x * sum(q_x)).
+template <Format format>
+void multiply_blocks(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
+                     const float* bias, float* y, int64_t ldy) {
+  const int64_t blocks = w.k / kBlock;
+  for (int64_t i = tile_begin; i < tile_end; ++i) {
+    const uint8_t* tile = w.data + i * w.tile_bytes;
+    const int64_t row_begin = i * kTileRows;
+    const int64_t rows = w.n - row_begin < kTileRows ? w.n - row_begin : kTileRows;
+    for (int64_t token = 0; token < tokens; token += kTokens) {
+      const int64_t token_end = token + kTokens < tokens ? token + kTokens : tokens;
+      float out[kTokens][kTileRows] = {};
+      for (int64_t block = 0; block < blocks; ++block) {
+        for (int64_t row = 0; row < rows; ++row) {
+          const RowBlock b = read_row_block<format>(tile, w.k, block, row);
+          for (int64_t t = token; t < token_end; ++t) {
+            const int8_t* q = a.q + t * a.k + block * kBlock;
+            int32_t dot[2] = {0, 0};
+            for (int j = 0; j < 16; ++j) dot[0] += b.q[j] * q[j];
+            for (int j = 16; j < 32; ++j) dot[1] += b.q[j] * q[j];
+            const float product = b.scale[0] * static_cast<float>(dot[0]) + b.scale[1] * static_cast<float>(dot[1]);
+            out[t - token][row] += a.scale[t * blocks + block] * product + b.offset * a.sum[(t * blocks + block) * 2];
+          }
+        }
+      }
+      for (int64_t t = token; t < token_end; ++t) {
+        store(out[t - token], rows, bias == nullptr ? nullptr : bias + row_begin, y + t * ldy + row_begin);
+      }
+    }
+  }
+}
+
+template <Format format>
+void multiply_floats(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
+                     const float* bias, float* y, int64_t ldy) {
+  for (int64_t i = tile_begin; i < tile_end; ++i) {
+    const uint8_t* tile = w.data + i * w.tile_bytes;
+    const int64_t row_begin = i * kTileRows;
+    const int64_t rows = w.n - row_begin < kTileRows ? w.n - row_begin : kTileRows;
+    for (int64_t t = 0; t < tokens; ++t) {
+      float out[kTileRows] = {};
+      for (int64_t column = 0; column < w.k; ++column) {
+        const float x = a.x[t * a.ldx + column];
+        for (int64_t row = 0; row < kTileRows; ++row) out[row] += read_weight<format>(tile, column, row) * x;
+      }
+      store(out, rows, bias == nullptr ? nullptr : bias + row_begin, y + t * ldy + row_begin);
+    }
+  }
+}
+
+}  // namespace
+
+void fill_matmul_table_scalar(MatmulTable& table) {
+  table.quantize = quantize_scalar;
+  table.matmul[static_cast<int>(Format::F32)] = multiply_floats<Format::F32>;
+  table.matmul[static_cast<int>(Format::F16)] = multiply_floats<Format::F16>;
+  table.matmul[static_cast<int>(Format::BF16)] = multiply_floats<Format::BF16>;
+  table.matmul[static_cast<int>(Format::Q4_0)] = multiply_blocks<Format::Q4_0>;
+  table.matmul[static_cast<int>(Format::Q4_1)] = multiply_blocks<Format::Q4_1>;
+  table.matmul[static_cast<int>(Format::Q8_0)] = multiply_blocks<Format::Q8_0>;
+  table.matmul[static_cast<int>(Format::Q4_K)] = multiply_blocks<Format::Q4_K>;
+  table.matmul[static_cast<int>(Format::Q6_K)] = multiply_blocks<Format::Q6_K>;
+}
+
+}  // namespace kbench

@@ -1,0 +1,52 @@
+// The loops around a register tile, the same for every ISA: tiles of 16 rows outside, groups of tokens inside.
+// Everything sits in an unnamed namespace: each ISA's file gets its own copy, compiled with its own flags.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "matmul_table.h"
+
+namespace kbench {
+namespace {
+
+// Kernel::run<T>(tile, a, token, out) multiplies one tile with tokens [token, token + T), T <= Kernel::kMaxTokens,
+// and writes out[t][row]. Every T from 1 up is its own function, so that its accumulators are registers.
+template <class Kernel, int T>
+inline void run_tile(int64_t tokens, const uint8_t* tile, const Activation& a, int64_t token, float (*out)[kTileRows]) {
+  if (tokens == T) {
+    Kernel::template run<T>(tile, a, token, out);
+  } else if constexpr (T > 1) {
+    run_tile<Kernel, T - 1>(tokens, tile, a, token, out);
+  }
+}
+
+inline void store_rows(const float* values, const float* bias, int64_t rows, float* y) {
+  if (bias == nullptr) {
+    std::memcpy(y, values, static_cast<size_t>(rows) * sizeof(float));
+  } else {
+    for (int64_t row = 0; row < rows; ++row) y[row] = values[row] + bias[row];
+  }
+}
+
+template <class Kernel>
+void multiply_tiles(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
+                    const float* bias, float* y, int64_t ldy) {
+  alignas(64) float out[Kernel::kMaxTokens][kTileRows];
+  // Equal groups: 9 tokens with at most 4 at once are 3 + 3 + 3, not 4 + 4 + 1, whose last pass would cost most.
+  const int64_t groups = (tokens + Kernel::kMaxTokens - 1) / Kernel::kMaxTokens;
+  for (int64_t i = tile_begin; i < tile_end; ++i) {
+    const uint8_t* tile = w.data + i * w.tile_bytes;
+    const int64_t row = i * kTileRows;
+    const int64_t rows = w.n - row < kTileRows ? w.n - row : kTileRows;
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t token = tokens * group / groups, token_end = tokens * (group + 1) / groups;
+      run_tile<Kernel, Kernel::kMaxTokens>(token_end - token, tile, a, token, out);
+      for (int64_t t = token; t < token_end; ++t) {
+        store_rows(out[t - token], bias == nullptr ? nullptr : bias + row, rows, y + t * ldy + row);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kbench
