@@ -20,11 +20,12 @@ from .footprint import (
 from .gguf_file import GgufFile, GgufTensor, open_gguf
 from .load import load_descriptor
 from .lower import lower
+from .synth import first_layers, synthesize
 from .tree import build_tree
 
 __all__ = [
     "ARCHITECTURES", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile", "GgufTensor", "Intensity", "Mla",
-    "ModelDescriptor", "ModuleGroup", "Moe", "build_tree", "describe_gguf", "embedded", "embedded_names", "footprint",
-    "group_calls", "kv_bytes_per_token", "load_descriptor", "lower", "open_gguf", "plan_arena", "tensor_classes",
-    "total_work", "with_quant",
+    "ModelDescriptor", "ModuleGroup", "Moe", "build_tree", "describe_gguf", "embedded", "embedded_names",
+    "first_layers", "footprint", "group_calls", "kv_bytes_per_token", "load_descriptor", "lower", "open_gguf",
+    "plan_arena", "synthesize", "tensor_classes", "total_work", "with_quant",
 ]  # fmt: skip

@@ -128,7 +128,8 @@ def _common(meta: Metadata, gguf: GgufFile) -> dict[str, Any]:
     if isinstance(tokens, list) and len(tokens) != vocab:
         meta.fail("vocab_size", f"{vocab} rows of token_embd.weight, {len(tokens)} tokenizer.ggml.tokens", "the same")
     return {
-        "name": name if isinstance(name, str) and name else gguf.path.stem,
+        # Shown on terminals: nothing that a terminal would obey.
+        "name": "".join(c for c in name if c.isprintable()) if isinstance(name, str) and name else gguf.path.stem,
         "architecture": gguf.architecture,
         "quant": quant_label(gguf),
         "n_layers": meta.integer("block_count"),

@@ -107,14 +107,12 @@ def footprint(
     """
     tokens = {phase: prompt_tokens if phase is Phase.PREFILL else 1 for phase in phases}
     contexts = {phase: prompt_tokens if phase is Phase.PREFILL else context for phase in phases}
-    groups = {
-        phase: group_calls(
-            lower(
-                descriptor, {}, phase, tokens[phase], contexts[phase], kv=kv, resolve=lambda problem, device: "reference"
-            )
+    groups = {}
+    for phase in phases:
+        calls = lower(
+            descriptor, {}, phase, tokens[phase], contexts[phase], kv=kv, resolve=lambda problem, device: "reference"
         )
-        for phase in phases
-    }
+        groups[phase] = group_calls(calls)
     return Footprint(
         descriptor=descriptor,
         classes=tensor_classes(descriptor.tensors),
@@ -190,18 +188,18 @@ def _sum(works: Sequence[Work]) -> Work:
 
 
 def _group_modules(tree: Module) -> tuple[ModuleGroup, ...]:
-    groups: dict[str, list[Module]] = {}
+    groups: dict[tuple[str, str], list[Module]] = {}
     for module in tree.walk():
-        groups.setdefault(_pattern(module.name), []).append(module)
+        groups.setdefault((_pattern(module.name), module.classes[0]), []).append(module)
     return tuple(
         ModuleGroup(
             name or "(root)",
-            members[0].classes[0],
+            class_name,
             len(members),
             sum(tensor.n_bytes for module in members for tensor in module.tensors),
             dict(Counter(tensor.quant for module in members for tensor in module.tensors).most_common()),
         )
-        for name, members in groups.items()
+        for (name, class_name), members in groups.items()
     )
 
 
@@ -220,12 +218,12 @@ def _intensities(descriptor: ModelDescriptor) -> tuple[Intensity, ...]:
     heads, a, e = descriptor.heads, descriptor.mla, descriptor.moe
     if a is not None:
         exact = 2.0 * heads * (2 * a.kv_lora + a.rope) / (a.kv_lora + a.rope)
-        found.append(Intensity("MLA decode, FLOPs per cached element", 4.0 * heads, exact, exact / 2))
+        found.append(Intensity("MLA in decode, FLOPs per cached element", 4.0 * heads, exact, exact / 2))
     else:
         shared = 2.0 * heads / descriptor.kv_heads
-        found.append(Intensity("attention decode, FLOPs per cached element", shared, shared, shared / 2))
+        found.append(Intensity("attention in decode, FLOPs per cached element", shared, shared, shared / 2))
     if e is not None:
         per_stored = 2.0 * e.top_k / e.experts
         # Of the experts that a token visits every weight is read once for its 2 FLOPs.
-        found.append(Intensity("routed experts decode, FLOPs per stored weight", per_stored, per_stored, 1.0))
+        found.append(Intensity("routed experts in decode, FLOPs per stored weight", per_stored, per_stored, 1.0))
     return tuple(found)
