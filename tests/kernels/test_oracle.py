@@ -1,4 +1,4 @@
-"""Every implementation that runs here, every op it takes, odd shapes: within the derived bounds of the float64 truth."""
+"""Every implementation that runs here, every op it takes, odd shapes: within derived bounds of the float64 truth."""
 
 from __future__ import annotations
 

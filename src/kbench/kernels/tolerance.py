@@ -26,7 +26,7 @@ import numpy.typing as npt
 from kbench.core import OpCall, Problem, quant
 
 from .implementation import StepState
-from .reference import FUNCTIONS, Tensor, cache_of, choice_scores
+from .reference import FUNCTIONS, Tensor, cache_of, choice_scores, head_matrix
 
 Array = npt.NDArray[Any]
 
@@ -91,9 +91,10 @@ def _head_linear(
 ) -> Array:
     heads, k = call.problem.integer("heads"), call.problem.integer("k")
     rows = x[0].reshape(len(x[0]), heads, -1)
+    whole = w[0].stack()
     bounds = np.zeros((len(rows), heads, call.outputs[0].width // heads))
     for h in range(heads):
-        bound = product_bound(w[0].matrix(h), rows[:, h, :k], a)
+        bound = product_bound(head_matrix(call, whole, h), rows[:, h, :k], a)
         bounds[:, h, : bound.shape[1]] = bound
     return np.asarray(bounds.reshape(len(rows), -1))
 

@@ -33,9 +33,12 @@ def embedding(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], 
 
 
 def rms_norm(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
-    x = inputs[0].reshape(-1, call.problem.integer("d"))
+    """Vectors may be longer than ``d`` (attribute ``row_width``): what is behind passes through (MLA's latent)."""
+    d = call.problem.integer("d")
+    rows = inputs[0].reshape(-1, int(_number(call, "row_width", d)))
+    x = rows[:, :d]
     scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(_number(call, "eps", 1e-6)))
-    return [(x * scale * weights[0].vector()).reshape(inputs[0].shape)]
+    return [np.concatenate([x * scale * weights[0].vector(), rows[:, d:]], axis=-1).reshape(inputs[0].shape)]
 
 
 def linear(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
@@ -43,12 +46,23 @@ def linear(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], sta
     return [y if len(weights) == 1 else y + weights[1].vector()]
 
 
+def head_matrix(call: OpCall, whole: Array, head: int) -> Array:
+    """``[n, k]`` of one head. ``whole`` is ``[heads, n, k]``, or a layer's ``kv_b`` ``[heads * (nope + v), kv_lora]``,
+    of which attribute ``half`` takes each head's first rows, transposed (``k``), or its last (``v``)."""
+    heads, n, k = (call.problem.integer(name) for name in ("heads", "n", "k"))
+    if whole.ndim == 3:
+        return np.asarray(whole[head])
+    rows = whole.reshape(heads, -1, whole.shape[-1])[head]
+    return np.asarray(rows[:k].T if call.attrs.get("half") == "k" else rows[len(rows) - n :])
+
+
 def head_linear(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
     """Each head's vector may be longer than ``k``: the rest passes through behind the result when the output has
     room for it (the rotated part of MLA's queries), and is dropped when it has not."""
     heads, n, k = (call.problem.integer(name) for name in ("heads", "n", "k"))
     x = inputs[0].reshape(len(inputs[0]), heads, -1)
-    y = np.stack([x[:, h, :k] @ weights[0].matrix(h).T for h in range(heads)], axis=1)
+    whole = weights[0].stack()
+    y = np.stack([x[:, h, :k] @ head_matrix(call, whole, h).T for h in range(heads)], axis=1)
     rest = call.outputs[0].width // heads - n
     if rest:
         y = np.concatenate([y, x[:, :, k : k + rest]], axis=-1)

@@ -67,6 +67,10 @@ class Tensor:
         rows = slice(index * n, (index + 1) * n)
         return self._read(rows) if self._numbers is None else self._numbers[rows]
 
+    def stack(self) -> AnyArray:
+        """Everything, in the tensor's own shape: ``[..., n, k]``."""
+        return self.vector().reshape(self.shape[::-1])
+
     def vector(self) -> AnyArray:
         """All numbers, one dimension."""
         return (self._read(slice(None)) if self._numbers is None else self._numbers).reshape(-1)

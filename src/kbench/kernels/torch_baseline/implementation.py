@@ -124,7 +124,9 @@ class TorchImplementation:
 
         d = call.problem.integer("d")
         eps = float(call.attrs.get("eps", 1e-6))  # type: ignore[arg-type]
-        return [torch.nn.functional.rms_norm(x[0].reshape(-1, d), (d,), w[0], eps).reshape(x[0].shape)]
+        rows = x[0].reshape(-1, int(call.attrs.get("row_width", d)))  # type: ignore[arg-type]
+        y = torch.nn.functional.rms_norm(rows[:, :d], (d,), w[0].reshape(-1), eps)
+        return [(y if rows.shape[1] == d else torch.cat([y, rows[:, d:]], dim=-1)).reshape(x[0].shape)]
 
     def _linear(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState) -> list[Any]:
         import torch
@@ -139,7 +141,11 @@ class TorchImplementation:
 
         heads, n, k = (call.problem.integer(name) for name in ("heads", "n", "k"))
         rows = x[0].reshape(len(x[0]), heads, -1)
-        y = torch.bmm(rows[:, :, :k].transpose(0, 1).to(w[0].dtype), w[0].transpose(1, 2)).transpose(0, 1).float()
+        matrices = w[0]
+        if matrices.ndim == 2:  # a layer's whole kv_b: per head nope rows of k, then rows of v
+            matrices = matrices.reshape(heads, -1, matrices.shape[-1])
+            matrices = matrices[:, :k].transpose(1, 2) if call.attrs.get("half") == "k" else matrices[:, -n:]
+        y = torch.bmm(rows[:, :, :k].transpose(0, 1).to(w[0].dtype), matrices.transpose(1, 2)).transpose(0, 1).float()
         rest = call.outputs[0].width // heads - n
         if rest:
             y = torch.cat([y, rows[:, :, k : k + rest]], dim=-1)
