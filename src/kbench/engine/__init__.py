@@ -1,11 +1,15 @@
 """Runs models: loads weights, executes lowered calls, keeps the cache, makes tokens."""
 
 from .chat_template import ChatTemplate
+from .generate import Generation, Token, generate
 from .kv_cache import KV_TYPES, KvCache
+from .loader import DEFAULT_CHUNK, DEFAULT_CONTEXT, default_threads, load_model
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
+from .session import LoadReport, Session, Timings
 from .tokenizer import TextStream, Tokenizer
 
 __all__ = [
-    "GREEDY", "KV_TYPES", "ChatTemplate", "KvCache", "Sampler", "SamplingParams", "TextStream", "Tokenizer",
-    "softmax",
+    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "KV_TYPES", "ChatTemplate", "Generation", "KvCache", "LoadReport",
+    "Sampler", "SamplingParams", "Session", "TextStream", "Timings", "Token", "Tokenizer", "default_threads",
+    "generate", "load_model", "softmax",
 ]  # fmt: skip

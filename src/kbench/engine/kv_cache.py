@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 
 from kbench.core import UserError
@@ -44,12 +46,18 @@ class KvCache:
             UserError: they do not. The cache is as before, and the caller may go on with fewer.
         """
         if self.position + n_tokens > self.capacity:
-            raise UserError(
-                f"{self.position} tokens are cached and {n_tokens} more do not fit a context of {self.capacity}",
-                where="context",
-                accepted=f"at most {self.capacity - self.position} more",
-                todo=f"use --context {self.position + n_tokens} or more, or a shorter text",
-            )
+            self.refuse(self.position, n_tokens, self.capacity)
+
+    @staticmethod
+    def refuse(position: int, n_tokens: int, capacity: int) -> NoReturn:
+        """Raises the error of a context that overflows."""
+        cached = f"{position} tokens are cached and {n_tokens} more" if position else f"{n_tokens} tokens"
+        raise UserError(
+            f"{cached} do not fit a context of {capacity}",
+            where="context",
+            accepted=f"at most {capacity - position} more",
+            todo=f"use --context {position + n_tokens} or more, or a shorter text",
+        )
 
     def truncate(self, position: int) -> None:
         """Forgets every token from ``position`` on; what comes next overwrites them."""

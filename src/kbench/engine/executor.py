@@ -1,0 +1,143 @@
+"""Executes a list of calls: runs of native calls as one program each, everything else call by call.
+
+Values live in one arena whose offsets come from ``plan_arena``; native steps address it by offset, Python
+implementations see it through numpy views. Everything is bound once, so that a step only writes token ids and a
+position::
+
+    calls     emb  norm  q k v  rope rope  attn  o  add  [a Python op]  norm  gate up  ...  lm_head
+    segments  |------------ program 0 ------------------|   Python     |----- program 1 ----------|
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbench.core import OpCall, Value
+from kbench.kernels import AnyArray, Cache, StepState, implementation
+from kbench.model import plan_arena
+
+from .native_run import NativeRun
+from .weights import WeightStore
+
+TokenArray = npt.NDArray[np.int32]
+# A cache line, and the widest vector register: what native kernels require of the arena.
+ALIGNMENT = 64
+_DTYPES: dict[str, type[np.generic]] = {"f32": np.float32, "i32": np.int32}
+
+
+def aligned_buffer(n_bytes: int) -> npt.NDArray[np.uint8]:
+    """``n_bytes`` of zeros that start at a multiple of the arena's alignment."""
+    raw = np.zeros(n_bytes + ALIGNMENT, np.uint8)
+    begin = -raw.ctypes.data % ALIGNMENT
+    return raw[begin : begin + n_bytes]
+
+
+class Executable:
+    """A list of calls bound to weights, caches and an arena, for up to ``max_tokens`` tokens a run."""
+
+    def __init__(
+        self,
+        calls: Sequence[OpCall],
+        max_tokens: int,
+        weights: WeightStore,
+        caches: Mapping[int, Cache],
+        pool: Callable[[], Any],
+        threads: int,
+    ) -> None:
+        """Binds ``calls``. ``pool`` makes (once) the native thread pool, and is called only where a call needs it."""
+        self.calls, self.max_tokens = tuple(calls), max_tokens
+        arena = plan_arena(calls, max_tokens)
+        self.n_bytes = arena.n_bytes
+        self._buffer = aligned_buffer(arena.n_bytes)
+        slots = {
+            value.name: _Slot(self._buffer, arena.offsets[value.name], value)
+            for call in calls
+            for value in call.outputs
+        }
+        self._segments: list[NativeRun | _PythonCall] = []
+        run: list[OpCall] = []
+
+        def finish() -> None:
+            if run:
+                self._segments.append(NativeRun(run, max_tokens, self._buffer, arena.offsets, weights, caches, pool()))
+                run.clear()
+
+        for call in calls:
+            if call.implementation.startswith("cpu."):
+                run.append(call)
+            else:
+                finish()
+                self._segments.append(_PythonCall(call, slots, weights, caches, call.threads or threads))
+        finish()
+        self._logits = slots["logits"]
+
+    def run(self, tokens: TokenArray, position: int) -> None:
+        """One step over ``tokens``, the first of which has ``position`` tokens before it."""
+        for segment in self._segments:
+            segment.run(tokens, position)
+
+    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+        """Like ``run``; returns the seconds of each call, measured in place."""
+        seconds: list[float] = []
+        for segment in self._segments:
+            seconds += segment.profile(tokens, position)
+        return seconds
+
+    def logits(self, n_tokens: int) -> npt.NDArray[np.float32]:
+        """The last run's ``[rows, vocab]``: a view that the next run overwrites."""
+        return self._logits.view(n_tokens)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A value's place in the arena."""
+
+    buffer: npt.NDArray[np.uint8]
+    offset: int
+    value: Value
+
+    def view(self, n_tokens: int) -> npt.NDArray[Any]:
+        rows = 1 if self.value.rows == "one" else n_tokens
+        n_bytes = rows * self.value.width * 4
+        flat = self.buffer[self.offset : self.offset + n_bytes].view(_DTYPES[self.value.dtype])
+        return flat.reshape(rows, self.value.width)
+
+
+class _PythonCall:
+    """A call of an implementation without native steps: inputs are views, outputs are copied into the arena."""
+
+    def __init__(
+        self,
+        call: OpCall,
+        slots: Mapping[str, _Slot],
+        weights: WeightStore,
+        caches: Mapping[int, Cache],
+        threads: int,
+    ) -> None:
+        self._call, self._threads = call, threads
+        self._implementation = implementation(call.implementation)
+        self._prepared = weights.of(call)
+        self._inputs = [slots[name] for name in call.inputs if name != "$tokens"]
+        self._reads_tokens = "$tokens" in call.inputs
+        self._outputs = [slots[value.name] for value in call.outputs]
+        self._state = StepState(np.zeros(0, np.int32), 0, caches)
+
+    def run(self, tokens: TokenArray, position: int) -> None:
+        n_tokens = len(tokens)
+        state = self._state
+        state.tokens, state.position = tokens, position
+        inputs: list[AnyArray] = [tokens] if self._reads_tokens else [slot.view(n_tokens) for slot in self._inputs]
+        results = self._implementation.run(self._call, self._prepared, inputs, state, self._threads)
+        for slot, result in zip(self._outputs, results, strict=True):
+            np.copyto(slot.view(n_tokens), result, casting="same_kind")
+
+    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+        started = time.perf_counter()
+        self.run(tokens, position)
+        return [time.perf_counter() - started]

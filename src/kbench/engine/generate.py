@@ -1,0 +1,150 @@
+"""Makes tokens one after another until something ends the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+from kbench.core import UserError
+
+from .sampling import GREEDY, Sampler, SamplingParams
+from .session import Session
+from .tokenizer import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token. ``text`` is what became printable with it (empty inside a character, or while it may
+    still turn into a stop string); ``seconds`` is the time since the token before it, or since the start."""
+
+    id: int
+    text: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Generation:
+    """What a generation came to.
+
+    ``stop`` is one of ``eos``, ``stop string``, ``max tokens``, ``context``, ``closed`` (the caller went away).
+    ``decode_tokens`` counts decode steps: the first token comes out of the prefill.
+    """
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_tokens: int = 0
+    decode_seconds: float = 0.0
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    stop: str = "closed"
+    seed: int = 0
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        return (self.prompt_tokens - self.reused_tokens) / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Decode steps per second spent in the model: sampling and printing are not counted."""
+        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+
+def generate(
+    session: Session,
+    tokens: Sequence[int],
+    sampling: SamplingParams = GREEDY,
+    max_tokens: int = 128,
+    *,
+    stop: Sequence[str] = (),
+    ignore_eos: bool = False,
+    reuse: bool = False,
+    result: Generation | None = None,
+) -> Generator[Token, None, Generation]:
+    """Continues ``tokens`` (behind what the session has cached); yields each token as it is made.
+
+    Args:
+        stop: texts that end the answer; they are not part of it.
+        reuse: ``tokens`` are the whole conversation: what the session has cached of its beginning is kept.
+        ignore_eos: goes on after tokens that end a turn (for measuring).
+        result: filled while it runs, for callers that stop early; also the generator's return value.
+
+    Raises:
+        UserError: an empty prompt, an empty stop string, or a prompt that does not fit.
+    """
+    if max_tokens < 0:
+        raise UserError(f"{max_tokens}", where="max_tokens", accepted="a whole number from 0")
+    if not all(stop):
+        raise UserError("an empty stop string", where="stop", accepted="text")
+    out = Generation() if result is None else result
+    sampler = Sampler(sampling)
+    out.seed = sampler.seed
+    timings = session.timings
+    seconds_before, decoded_before = timings.decode_seconds, timings.decode_tokens
+    prefilled = timings.prefill_seconds
+    started = time.perf_counter()
+    if reuse:
+        logits, out.reused_tokens = session.prefill_reusing(tokens)
+    else:
+        logits = session.prefill(tokens)
+    out.prompt_tokens, out.prefill_seconds = len(tokens), timings.prefill_seconds - prefilled
+    history = list(tokens)
+    stream, held = TextStream(session.tokenizer), _Held(stop)
+    stop_ids = frozenset() if ignore_eos else session.tokenizer.stop_ids
+    out.stop = "closed" if max_tokens else "max tokens"
+    for n_made in range(1, max_tokens + 1):
+        token = sampler.sample(logits, history)
+        out.ids.append(token)
+        ended = token in stop_ids
+        full = session.position >= session.cache.capacity
+        text = "" if ended else held.push(stream.push(token))
+        if not held.found and (ended or full or n_made == max_tokens):
+            text += held.push(stream.flush())
+            text += held.flush()
+        out.text += text
+        now = time.perf_counter()
+        out.stop = "eos" if ended else "stop string" if held.found else "max tokens" if n_made == max_tokens else ""
+        if full and not out.stop:
+            out.stop = "context"
+        yield Token(token, text, now - started)
+        if out.stop:
+            break
+        out.stop, started = "closed", now
+        history.append(token)
+        logits = session.decode(token)
+        out.decode_tokens = timings.decode_tokens - decoded_before
+        out.decode_seconds = timings.decode_seconds - seconds_before
+    return out
+
+
+class _Held:
+    """Holds back text that may be the beginning of a stop string."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop, self._text, self.found = tuple(stop), "", False
+        self._longest = max(map(len, self._stop), default=0)
+
+    def push(self, text: str) -> str:
+        """The part of all text so far that can be shown now."""
+        if not self._stop:
+            return text
+        self._text += text
+        ends = [at for at in (self._text.find(s) for s in self._stop) if at >= 0]
+        if ends:
+            self.found = True
+            shown, self._text = self._text[: min(ends)], ""
+            return shown
+        keep = next(
+            (n for n in range(min(len(self._text), self._longest - 1), 0, -1) if self._may_begin(self._text[-n:])), 0
+        )
+        shown, self._text = self._text[: len(self._text) - keep], self._text[len(self._text) - keep :]
+        return shown
+
+    def flush(self) -> str:
+        """What was held back and came to nothing."""
+        shown, self._text = self._text, ""
+        return shown
+
+    def _may_begin(self, tail: str) -> bool:
+        return any(s.startswith(tail) for s in self._stop)

@@ -1,0 +1,228 @@
+"""From a GGUF file to a session: describe, place, lower, check that it fits, pack, bind."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kbench.core import (
+    CPU,
+    KV_BYTES,
+    Device,
+    InvalidEnvironment,
+    OpCall,
+    OverBudget,
+    Phase,
+    Placement,
+    Problem,
+    Unsupported,
+    UserError,
+    format_bytes,
+)
+from kbench.kernels import best, implementation
+from kbench.model import ModelDescriptor, build_tree, describe_gguf, lower, open_gguf, plan_arena
+from kbench.rules import RuleSet, assign
+
+from .chat_template import ChatTemplate
+from .executor import Executable
+from .kv_cache import KvCache, kv_dtype
+from .memory import available_bytes
+from .session import LoadReport, Session
+from .tokenizer import Tokenizer
+from .weights import Progress, WeightStore
+
+# A context that most prompts fit into and that costs little: 4096 tokens of a 7B model's cache are 2 GiB in f16.
+DEFAULT_CONTEXT = 4096
+
+# Tokens of one prefill step. Larger chunks reuse each weight more often, but from about this many on a matrix
+# product is bound by arithmetic, and the activations of a step still fit the last-level cache.
+DEFAULT_CHUNK = 256
+
+# Left to the rest of the process (interpreter, torch, tokenizer) when memory is checked.
+_MARGIN_BYTES = 256 << 20
+
+
+def default_threads() -> int:
+    """One thread per physical core that this process may run on: SMT siblings share the units that kernels use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+
+
+def load_model(
+    path: Path | str,
+    placements: RuleSet | Mapping[str, Placement] | None = None,
+    *,
+    default: Placement | None = None,
+    context: int | None = None,
+    kv: str = "f16",
+    threads: int | None = None,
+    chunk: int = DEFAULT_CHUNK,
+    progress: Progress | None = None,
+) -> Session:
+    """Loads a GGUF file for running.
+
+    Args:
+        placements: rules, or a finished assignment; modules that it does not name run as ``default`` says.
+        default: placement of everything else (the CPU, with the best implementation there).
+        context: tokens that the cache holds; by default what the model was trained for, up to 4096.
+        kv: type of the cache, ``f16`` or ``f32``.
+        threads: threads of native code; by default one per physical core.
+        chunk: the most tokens that one prefill step takes.
+        progress: told (bytes packed, bytes to pack) after each tensor.
+
+    Raises:
+        CorruptFile, Unsupported, UserError: the file, the rules or an argument; named.
+        InvalidEnvironment: a device or an implementation that this machine has not.
+        OverBudget: weights, cache and workspace exceed the memory that is free; by how much. Nothing was loaded.
+    """
+    kv_dtype(kv)
+    gguf = open_gguf(path)
+    descriptor = describe_gguf(gguf)
+    if descriptor.mla is not None or descriptor.moe is not None:
+        raise Unsupported(
+            f"architecture {descriptor.architecture!r} can be planned but not run yet",
+            where=str(path),
+            accepted="llama, qwen2, qwen3",
+        )
+    context = _context(context, descriptor)
+    chunk = _positive("chunk", chunk, context)
+    threads = default_threads() if threads is None else _positive("threads", threads, 1024)
+    tokenizer = Tokenizer(gguf.metadata)
+    if tokenizer.n_vocab > descriptor.vocab:
+        raise UserError(
+            f"{tokenizer.n_vocab} tokens for {descriptor.vocab} embedding rows", where=f"{path}: tokenizer.ggml.tokens"
+        )
+    texts = {
+        name: tokenizer.token_text(i) if i is not None else ""
+        for name, i in (("bos", tokenizer.bos_id), ("eos", tokenizer.eos_id))
+    }
+    template = ChatTemplate.from_metadata(gguf.metadata, **texts)
+    tree = build_tree(descriptor)
+    default = default or Placement()
+    if placements is None or isinstance(placements, Mapping):
+        given = placements or {}
+        assignment = {module.name: given.get(module.name, default) for module in tree.walk()}
+    else:
+        assignment = assign(placements, tree, default)
+
+    def lowered(phase: Phase, tokens: int, logits: str) -> list[OpCall]:
+        calls = lower(descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, resolve=best_here)
+        return [_runnable(call) for call in calls]
+
+    plans = [lowered(Phase.DECODE, 1, "last"), lowered(Phase.PREFILL, chunk, "last")]
+    weights = WeightStore(gguf)
+    every_call = [call for plan in plans for call in plan]
+    workspace = plan_arena(plans[0], 1).n_bytes + plan_arena(plans[1], chunk).n_bytes
+    _check_memory(weights.estimate(every_call), _kv_bytes(descriptor, context, kv), workspace, context)
+
+    started = time.perf_counter()
+    file_bytes = weights.prepare(every_call, progress)
+    seconds = time.perf_counter() - started
+    cache = KvCache(descriptor.n_layers, descriptor.kv_heads, descriptor.head_dim, context, kv)
+    pool = _pool(threads)
+
+    def build(phase: Phase, tokens: int, logits: str) -> Executable:
+        calls = lowered(phase, tokens, logits)
+        weights.prepare(calls)
+        return Executable(calls, tokens, weights, cache.caches, pool, threads)
+
+    report = LoadReport(file_bytes, weights.n_bytes, cache.n_bytes, workspace, seconds)
+    return Session(
+        descriptor, tokenizer, template, cache, build, chunk=chunk, threads=threads, report=report
+    )  # fmt: skip
+
+
+def best_here(problem: Problem, device: Device) -> str:
+    """The best implementation on ``device``; InvalidEnvironment where the machine has no such device."""
+    _check_device(device)
+    return best(problem, device)
+
+
+def _check_device(device: Device) -> None:
+    if device == CPU:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InvalidEnvironment(
+            f"the rules put a module on {device}, and this machine has no CUDA device",
+            todo="run it on a machine with a GPU, or tune for this one: kbench tune MODEL --vram 0",
+        )
+    raise Unsupported(f"running modules on {device}", accepted="cpu", todo="tune with --vram 0")
+
+
+def _runnable(call: OpCall) -> OpCall:
+    """``call`` with an implementation that runs it here.
+
+    An implementation made for matrices may be named for a module that also rotates or adds; those calls go to the
+    best one. A matrix that it cannot take is an error: something slower than what was asked for would run unnoticed.
+    """
+    _check_device(call.device)
+    asked = implementation(call.implementation)
+    where = f"{call.module}: {call.op}"
+    runnable = asked.runnable()
+    if not runnable.ok:
+        raise InvalidEnvironment(f"{asked.name} does not run here: {runnable.reason}", where=where)
+    supported = asked.supports(call.problem)
+    if supported.ok:
+        return call
+    replacement = best(call.problem, call.device)
+    if call.weights and call.op != "rms_norm":
+        raise Unsupported(
+            f"{asked.name} does not take {call.problem.key}: {supported.reason}",
+            where=where,
+            todo=f"use {replacement} or auto for it",
+        )
+    return _with_implementation(call, replacement)
+
+
+def _with_implementation(call: OpCall, name: str) -> OpCall:
+    return dataclasses.replace(call, implementation=name)
+
+
+def _context(asked: int | None, descriptor: ModelDescriptor) -> int:
+    if asked is None:
+        return min(DEFAULT_CONTEXT, descriptor.context_length or DEFAULT_CONTEXT)
+    # More than the model was trained for runs, badly: that is the user's choice, absurd numbers are not.
+    return _positive("context", asked, 1 << 24)
+
+
+def _positive(name: str, value: int, most: int) -> int:
+    if name == "chunk":
+        return max(1, min(value, most))
+    if not 1 <= value <= most:
+        raise UserError(f"{value}", where=name, accepted=f"1..{most}")
+    return value
+
+
+def _kv_bytes(descriptor: ModelDescriptor, context: int, kv: str) -> int:
+    return 2 * descriptor.n_layers * descriptor.kv_heads * descriptor.head_dim * context * KV_BYTES[kv]
+
+
+def _check_memory(weight_bytes: int, kv_bytes: int, workspace_bytes: int, context: int) -> None:
+    needed, free = weight_bytes + kv_bytes + workspace_bytes + _MARGIN_BYTES, available_bytes()
+    if needed > free:
+        raise OverBudget(
+            f"{format_bytes(needed - free)} short: weights {format_bytes(weight_bytes)}, cache for {context} tokens "
+            f"{format_bytes(kv_bytes)}, workspace {format_bytes(workspace_bytes)}, reserve "
+            f"{format_bytes(_MARGIN_BYTES)}; {format_bytes(free)} are free",
+            where="memory",
+            todo="use a smaller --context, a smaller quantization, or free memory",
+        )
+
+
+def _pool(threads: int) -> Callable[[], Any]:
+    @functools.lru_cache(maxsize=1)
+    def make() -> Any:
+        from kbench.kernels import Pool
+
+        return Pool(threads)
+
+    return make

@@ -1,0 +1,210 @@
+"""A loaded model with its cache: tokens in, logits out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kbench.core import OpCall, Phase, UserError
+from kbench.model import ModelDescriptor
+
+from .chat_template import ChatTemplate
+from .executor import Executable
+from .kv_cache import KvCache
+from .tokenizer import Tokenizer
+
+FloatArray = npt.NDArray[np.float32]
+
+# Makes the program for (phase, tokens at most, "last" or "all" logits).
+Build = Callable[[Phase, int, str], Executable]
+
+# Rows of logits that are made at once: 64 rows of a vocabulary of 150 000 are 38 MB.
+_LOGITS_CHUNK = 64
+
+
+@dataclass(slots=True)
+class Timings:
+    """Tokens and the seconds that they took, since the session was made or ``clear`` was called."""
+
+    prefill_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_tokens: int = 0
+    decode_seconds: float = 0.0
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        return self.prefill_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+    def clear(self) -> None:
+        self.prefill_tokens, self.decode_tokens = 0, 0
+        self.prefill_seconds, self.decode_seconds = 0.0, 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What loading did: bytes of the file read, bytes that weights take now, seconds."""
+
+    file_bytes: int
+    weight_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+    seconds: float
+
+
+class Session:
+    """One conversation at a time with one model.
+
+    Attributes:
+        descriptor, tokenizer, template: the model, its vocabulary, its chat template (None where it has none).
+        cache: keys and values; ``position`` is how many tokens are in it.
+        threads: threads that native code runs with.
+        timings: what ``prefill`` and ``decode`` took.
+        report: what loading did.
+    """
+
+    def __init__(
+        self,
+        descriptor: ModelDescriptor,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        cache: KvCache,
+        build: Build,
+        *,
+        chunk: int,
+        threads: int,
+        report: LoadReport,
+    ) -> None:
+        """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes."""
+        self.descriptor, self.tokenizer, self.template = descriptor, tokenizer, template
+        self.cache, self.chunk, self.threads, self.report = cache, chunk, threads, report
+        self.timings = Timings()
+        self._build = build
+        self._decode = build(Phase.DECODE, 1, "last")
+        self._prefill = build(Phase.PREFILL, chunk, "last")
+        self._all: Executable | None = None
+        self._token = np.zeros(1, np.int32)
+        self._ids: list[int] = []
+
+    @property
+    def position(self) -> int:
+        return self.cache.position
+
+    @property
+    def cached_ids(self) -> tuple[int, ...]:
+        """The tokens in the cache."""
+        return tuple(self._ids)
+
+    @property
+    def decode_calls(self) -> tuple[OpCall, ...]:
+        return self._decode.calls
+
+    @property
+    def prefill_calls(self) -> tuple[OpCall, ...]:
+        return self._prefill.calls
+
+    def prefill(self, tokens: Sequence[int] | npt.NDArray[np.integer]) -> FloatArray:
+        """Adds ``tokens`` to what is cached; logits after the last of them, float32 ``[vocab]``, the caller's own.
+
+        Raises:
+            UserError: no tokens, ids outside the vocabulary, or more than the context has room for (nothing is added).
+        """
+        ids = self._checked(tokens)
+        started = time.perf_counter()
+        self._feed(self._prefill, ids, self.chunk)
+        self.timings.prefill_seconds += time.perf_counter() - started
+        self.timings.prefill_tokens += len(ids)
+        logits: FloatArray = self._prefill.logits(1)[0].copy()
+        return logits
+
+    def prefill_reusing(self, tokens: Sequence[int]) -> tuple[FloatArray, int]:
+        """Makes the cache hold exactly ``tokens``, keeping the longest beginning that it holds already.
+
+        Returns the logits after the last token, and how many tokens were kept. Errors as for ``prefill``.
+        """
+        # The last token is always run: its logits are wanted.
+        most = min(len(self._ids), len(tokens) - 1)
+        kept = next((i for i in range(most) if self._ids[i] != tokens[i]), max(most, 0))
+        if len(tokens) > self.cache.capacity:
+            # Against the whole context, not what is left of it; and before anything is forgotten.
+            KvCache.refuse(0, len(tokens), self.cache.capacity)
+        self.truncate(kept)
+        return self.prefill(tokens[kept:]), kept
+
+    def decode(self, token: int) -> FloatArray:
+        """Adds one token; the logits after it, float32 ``[vocab]``: a view that the next call overwrites.
+
+        Raises:
+            UserError: the id is outside the vocabulary, or the context is full (nothing is added).
+        """
+        if not 0 <= token < self.descriptor.vocab:
+            raise self._bad_id(token)
+        started = time.perf_counter()
+        cache = self.cache
+        if cache.position >= cache.capacity:
+            cache.reserve(1)
+        self._token[0] = token
+        self._decode.run(self._token, cache.position)
+        cache.position += 1
+        self._ids.append(token)
+        logits: FloatArray = self._decode.logits(1)[0]
+        self.timings.decode_seconds += time.perf_counter() - started
+        self.timings.decode_tokens += 1
+        return logits
+
+    def logits(self, tokens: Sequence[int] | npt.NDArray[np.integer]) -> FloatArray:
+        """Adds ``tokens``; logits after each of them, float32 ``[len(tokens), vocab]``. Errors as for ``prefill``."""
+        ids = self._checked(tokens)
+        chunk = min(self.chunk, _LOGITS_CHUNK)
+        if self._all is None:
+            self._all = self._build(Phase.PREFILL, chunk, "all")
+        result = np.empty((len(ids), self.descriptor.vocab), np.float32)
+        for begin in range(0, len(ids), chunk):
+            part = ids[begin : begin + chunk]
+            self._feed(self._all, part, chunk)
+            result[begin : begin + len(part)] = self._all.logits(len(part))
+        return result
+
+    def profile(self, token: int) -> list[tuple[OpCall, float]]:
+        """Decodes one token; every call with the seconds that it took, measured in place."""
+        ids = self._checked([token])
+        seconds = self._decode.profile(ids, self.cache.position)
+        self.cache.position += 1
+        self._ids.append(token)
+        return list(zip(self._decode.calls, seconds, strict=True))
+
+    def reset(self) -> None:
+        """Forgets every token; weights and programs stay."""
+        self.truncate(0)
+
+    def truncate(self, position: int) -> None:
+        """Keeps the first ``position`` tokens."""
+        self.cache.truncate(position)
+        del self._ids[position:]
+
+    def _feed(self, program: Executable, ids: npt.NDArray[np.int32], chunk: int) -> None:
+        for begin in range(0, len(ids), chunk):
+            part = ids[begin : begin + chunk]
+            program.run(part, self.cache.position)
+            self.cache.position += len(part)
+            self._ids += part.tolist()
+
+    def _checked(self, tokens: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        ids = np.asarray(tokens, dtype=np.int64).reshape(-1)
+        if not ids.size:
+            raise UserError("no tokens", where="prompt", accepted="at least one token")
+        bad = (ids < 0) | (ids >= self.descriptor.vocab)
+        if bad.any():
+            raise self._bad_id(int(ids[bad][0]))
+        self.cache.reserve(ids.size)
+        return np.ascontiguousarray(ids, dtype=np.int32)
+
+    def _bad_id(self, token: int) -> UserError:
+        return UserError(f"token id {token}", where="tokens", accepted=f"0..{self.descriptor.vocab - 1}")

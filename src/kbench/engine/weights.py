@@ -1,0 +1,106 @@
+"""Weights as the implementations want them, each packed once."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kbench.core import OpCall, TensorInfo
+from kbench.kernels import Prepared, WeightData, implementation
+from kbench.model import GgufFile
+
+# (bytes of the file that are packed, bytes to pack)
+Progress = Callable[[int, int], None]
+
+_Key = tuple[str, bool, tuple[str, ...]]
+
+
+def _key(call: OpCall) -> _Key:
+    """What decides how weights are packed. All native instruction sets read one layout, and their embedding reads the
+    matrix that a tied head multiplies with; elsewhere an embedding keeps its stored rows."""
+    if call.implementation.startswith("cpu."):
+        return ("cpu", False, call.weights)
+    return (call.implementation, call.op == "embedding", call.weights)
+
+
+class WeightStore:
+    """Packs the tensors of ``gguf`` for the calls that use them, and keeps them."""
+
+    def __init__(self, gguf: GgufFile) -> None:
+        self._gguf = gguf
+        self._prepared: dict[_Key, Prepared] = {}
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of everything packed so far."""
+        return sum(prepared.n_bytes for prepared in self._prepared.values())
+
+    def missing(self, calls: Iterable[OpCall]) -> list[OpCall]:
+        """One call for each packing that is not there yet, in file order: disks like to be read forwards."""
+        found: dict[_Key, OpCall] = {}
+        for call in calls:
+            key = _key(call)
+            if key not in self._prepared:
+                found.setdefault(key, call)
+        return sorted(found.values(), key=self._place)
+
+    def _place(self, call: OpCall) -> int:
+        return min((self._gguf.tensors[name].raw.ctypes.data for name in call.weights), default=0)
+
+    def estimate(self, calls: Iterable[OpCall]) -> int:
+        """Bytes that packing what is ``missing`` will take, never much too low."""
+        return sum(
+            _packed_bytes(call, self._gguf.tensors[name].info) for call in self.missing(calls) for name in call.weights
+        )
+
+    def prepare(self, calls: Iterable[OpCall], progress: Progress | None = None) -> int:
+        """Packs what is missing; returns the bytes of the file that were read for it."""
+        todo = self.missing(calls)
+        total = sum(self._gguf.tensors[name].raw.nbytes for call in todo for name in call.weights)
+        done = 0
+        for call in todo:
+            tensors = [self._gguf.tensors[name] for name in call.weights]
+            weights = [WeightData(t.info.name, t.info.quant, t.info.shape, t.raw) for t in tensors]
+            self._prepared[_key(call)] = implementation(call.implementation).prepare(call.problem, weights)
+            for tensor in tensors:
+                _drop_pages(tensor.raw)
+            done += sum(tensor.raw.nbytes for tensor in tensors)
+            if progress is not None and tensors:
+                progress(done, total)
+        return total
+
+    def of(self, call: OpCall) -> Prepared:
+        """The packed weights of ``call``; they must have been prepared."""
+        return self._prepared[_key(call)]
+
+    def infos(self, names: Sequence[str]) -> list[TensorInfo]:
+        return [self._gguf.tensors[name].info for name in names]
+
+
+def _packed_bytes(call: OpCall, info: TensorInfo) -> int:
+    if call.implementation.startswith("cpu."):
+        # Packed native layouts pad rows to 16 and widen scales and Q6_K's high bits: at most an eighth more was seen.
+        return info.n_bytes * 9 // 8 + 64 * info.shape[0]
+    if call.op == "embedding":
+        return info.n_bytes
+    return 4 * math.prod(info.shape)
+
+
+def _drop_pages(raw: npt.NDArray[np.uint8]) -> None:
+    """Lets go of the file's pages under ``raw``: packed weights and their source need not both be in memory.
+
+    Pages that are read again come back from the file; only whole pages inside the tensor are dropped.
+    """
+    mapped = getattr(raw, "_mmap", None)
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    base = np.frombuffer(mapped, dtype=np.uint8).ctypes.data
+    begin = raw.ctypes.data - base
+    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (begin + raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
