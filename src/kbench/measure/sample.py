@@ -12,7 +12,7 @@ from .statistics import Interval
 from .stopping import RelativeNoise, StoppingRule
 
 # Beyond this many calls a batch no longer helps, and a function of zero length would never fill one.
-_MAX_BATCH = 1 << 20
+_MAX_BATCH = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

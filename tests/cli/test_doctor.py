@@ -1,0 +1,96 @@
+"""`kbench doctor` through the command line, on the native module that is here and on made-up ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from kbench.cli import doctor
+from kbench.measure import host
+from kbench.results import Store
+
+
+class _Pool:
+    def __init__(self, threads: int, cpus: list[int]) -> None:
+        self.threads = threads
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    native = types.ModuleType("kbench.kernels.cpu._native")
+    native.isas = lambda: [("scalar", ""), ("avx2", "")]  # type: ignore[attr-defined]
+    native.Pool = _Pool  # type: ignore[attr-defined]
+    native.read_bandwidth = lambda pool, n_bytes, seconds: 12.5e9 * pool.threads  # type: ignore[attr-defined]
+    native.arithmetic_peak = lambda pool, isa, kind, seconds: 321e9 if kind == "int8" else 0.0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, native.__name__, native)
+    monkeypatch.setenv("KBENCH_RESULTS", str(tmp_path / "results"))
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    doctor.register(app)
+    return app
+
+
+def run(app: typer.Typer, *arguments: str) -> str:
+    result = CliRunner().invoke(app, ["doctor", "--quick", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_json_has_the_machine_the_ceilings_and_every_implementation(app: typer.Typer) -> None:
+    found = json.loads(run(app, "--json"))
+    assert next(iter(found)) == "schema" and found["schema"] == "kbench.doctor/1"
+    assert found["host_id"] == found["host"]["host_id"] == host().host_id
+    assert found["ceilings"]["probes"] == "cpu.avx2"
+    assert found["ceilings"]["items"][0]["value"] == 12.5e9
+    names = {part["name"] for part in found["implementations"]}
+    assert {"torch", "reference", "cpu.scalar", "cpu.avx2", "cpu.avx512_vnni"} <= names
+    for part in [*found["implementations"], *found["peers"]]:
+        assert part["runnable"] or part["reason"]
+    assert "llama-cpp-python" in {part["name"] for part in found["peers"]}
+
+
+def test_what_is_printed_is_stored(app: typer.Typer) -> None:
+    found = json.loads(run(app, "--json"))
+    records = {record.key: record for record in Store().read()}
+    for item in found["ceilings"]["items"]:
+        bandwidth = item["name"] == "read_bandwidth"
+        key = "read_bandwidth(" if bandwidth else f"arithmetic_peak(kind={item['name']},"
+        record = records[f"{key}threads={item['threads']})"]
+        assert record.median == item["value"]
+        assert (record.unit, record.direction, record.extra["quick"]) == (item["unit"], "higher", True)
+        assert record.status == ("ok" if item["value"] is not None else "unsupported")
+    assert Path(found["records_path"]).is_file()
+
+
+def test_a_pipe_gets_plain_lines(app: typer.Typer) -> None:
+    text = run(app)
+    assert "\x1b" not in text
+    assert all(line == line.rstrip() for line in text.splitlines() if "GB/s" not in line and "█" not in line)
+    for word in ("CPU", "Memory", "GPU", "Measured ceilings", "12.5", "321", "Implementations", "reference", "Peers"):
+        assert word in text
+
+
+def test_without_the_native_module_the_rest_is_shown(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kbench.kernels.cpu._native", None)
+    found = json.loads(run(app, "--json"))
+    assert found["ceilings"] is None and "native module" in found["ceilings_reason"]
+    assert found["implementations"] and found["records_path"] is None
+    assert "not measured: the native module is not there" in run(app)
+
+
+def test_a_store_that_cannot_be_written_is_a_warning(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KBENCH_RESULTS", "/dev/null/results")
+    found = json.loads(run(app, "--json"))
+    assert found["ceilings"] is not None
+    assert any("cannot be written" in warning for warning in found["warnings"])
+
+
+@pytest.mark.parametrize(("cpus", "text"), [((), "none"), ((3,), "3"), ((0, 1, 2, 5, 7, 8), "0-2,5,7-8")])
+def test_cpu_ranges(cpus: tuple[int, ...], text: str) -> None:
+    assert doctor._ranges(cpus) == text
