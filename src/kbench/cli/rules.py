@@ -143,12 +143,13 @@ def export(
         raise UserError(f"unknown tool {to!r}", where="--to", accepted=", ".join(known), todo=did_you_mean(to, known))
     tree = _tree(model)
     placements = assign(load_rules(path, trust=tuple(trust)), tree)
+    fields: dict[str, str | list[str]]
     if to == "llama.cpp":
         arguments = to_llama_cpp(placements, tree)
         text, fields = shlex.join(arguments) + "\n", {"arguments": arguments}
     else:
         text = to_ktransformers(placements, tree)
-        fields = {"yaml": [text]}
+        fields = {"yaml": text}
     if json:
         print_json("rules.export", 1, {"path": str(path), "model": model, "to": to, **fields})
     else:

@@ -69,7 +69,7 @@ def check(
         transfer_map = {layer: device for one in resolved.values() for layer, device in one.transfer_map.items()}
         modules = [(one.matched.module, one.matched.rule, one.placement) for one in placed]
         findings += flow_findings(rules, modules, transfer_map)
-        if not rules.native:
+        if rules.is_kt:
             findings += peer_findings(rules, modules)
     if strict:
         findings = [finding.strict() for finding in findings]
@@ -207,6 +207,8 @@ def _without_kwargs(rules: RuleSet, placed: list[Placed]) -> list[Finding]:
         if rule is None or one.resolution is None or one.resolution.operator is None:
             continue
         if one.resolution.operator.name != DEFAULT or "generate_device" in (rule.kwargs or {}):
+            continue
+        if "replace" not in rule.lines:  # that was reported
             continue
         if one.matched.module.tensors:
             bare.setdefault(rule.number, []).append(one)

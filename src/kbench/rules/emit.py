@@ -18,7 +18,7 @@ import yaml
 
 from kbench.core import Assignment, CheckBroken, Module, Placement, UserError, format_bytes, parse_yaml
 
-from .fold import number_regex, split_number
+from .fold import either, number_regex, split_number
 from .match import assign
 from .operators import REGISTRY
 from .pattern import MAX_PATTERN
@@ -130,29 +130,11 @@ def name_patterns(group: Group, end: str = "$") -> Iterator[tuple[str, list[Modu
     start = "^" if group.head is None else f"^{re.escape(group.head)}{number_regex(group.numbers)}"
     chunk: list[str] = []
     for tail in group.tails:
-        if chunk and len(start) + len(_either([*chunk, tail])) + len(end) > MAX_PATTERN:
-            yield start + _either(chunk) + end, [module for name in chunk for module in group.tails[name]]
+        if chunk and len(start) + len(either([*chunk, tail])) + len(end) > MAX_PATTERN:
+            yield start + either(chunk) + end, [module for name in chunk for module in group.tails[name]]
             chunk = []
         chunk.append(tail)
-    yield start + _either(chunk) + end, [module for name in chunk for module in group.tails[name]]
-
-
-# Brackets inside brackets help a reader only so far.
-_MAX_NESTING = 4
-
-
-def _either(texts: Sequence[str], nesting: int = 0) -> str:
-    """A pattern for exactly these texts; dotted parts that several begin with are written once."""
-    if len(texts) == 1:
-        return re.escape(texts[0])
-    first, last = min(texts), max(texts)  # what these two share, all share
-    n_same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    common = first[: first.rfind(".", 0, n_same) + 1]
-    by_part: dict[str, list[str]] = {}
-    for text in (text[len(common) :] for text in texts):
-        part = text.partition(".")[0] if "." in text and nesting < _MAX_NESTING else text
-        by_part.setdefault(part, []).append(text)
-    return f"{re.escape(common)}({'|'.join(_either(same, nesting + 1) for same in by_part.values())})"
+    yield start + either(chunk) + end, [module for name in chunk for module in group.tails[name]]
 
 
 def _rule(group: Group, pattern: str, modules: Sequence[Module]) -> list[str]:

@@ -12,7 +12,7 @@ from kbench.core import Assignment, Device, Module, Placement
 
 from .classes import answers_to
 from .emit import Group, group_modules, name_patterns
-from .fold import number_regex, split_number
+from .fold import either, number_regex, split_number
 
 _OPERATORS = "ktransformers.operators"
 # Original class -> KTransformers' operator for it.
@@ -123,8 +123,7 @@ def to_llama_cpp(assignment: Assignment, tree: Module, *, gpu_layers: int = 999)
         merged.setdefault((buffer, head, frozenset(numbers)), []).append(tail)
     arguments = ["-ngl", str(gpu_layers)]
     for (buffer, head, layer_numbers), tails in merged.items():
-        either = re.escape(tails[0]) if len(tails) == 1 else f"({'|'.join(map(re.escape, tails))})"
-        arguments += ["-ot", f"^{re.escape(head)}{number_regex(layer_numbers)}{either}$={buffer}"]
+        arguments += ["-ot", f"^{re.escape(head)}{number_regex(layer_numbers)}{either(tails)}$={buffer}"]
     for buffer, names in plain.items():
-        arguments += ["-ot", f"^({'|'.join(map(re.escape, names))})$={buffer}"]
+        arguments += ["-ot", f"^{either(names)}$={buffer}"]
     return arguments

@@ -35,7 +35,7 @@ def flow_findings(rules: RuleSet, placed: Sequence[PlacedModule], transfer_map: 
     findings = _bad_keys(rules, transfer_map, layers)
     if not layers:
         return findings
-    if rules.native and not transfer_map:
+    if not rules.is_kt and not transfer_map:
         return findings + _breaks(rules, layers)
     return findings + _strays(rules, layers, rest, transfer_map)
 
@@ -94,22 +94,24 @@ def _strays(
         current = transfer_map.get(layer, current)
         _collect(layers[layer], current, wrong)
     _collect(rest, current, wrong)
-    severity: Severity = WARNING if rules.native else ERROR
+    severity: Severity = ERROR if rules.is_kt else WARNING
     findings = []
     for (number, device, wanted), names in wrong.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         text = f"{names[0]}{more} on {device}, but the hidden state is on {wanted} there"
-        layer_names = [int(match[1]) for name in names if (match := _LAYER.search(name))]
-        todo = "make transfer_map and the rules agree"
-        if layer_names and device.kind != "cpu" and device not in transfer_map.values():
-            todo = f"add {{{min(layer_names)}: {device}}} to transfer_map of the Model rule, or move them to {wanted}"
-        elif device.kind == "cpu":
-            todo = f"use an operator with out_device: {wanted}, or move them to {wanted}"
+        numbers = [int(match[1]) for name in names if (match := _LAYER.search(name))]
+        todo = f"move them to {wanted}"
+        if device.kind == "cpu":
+            todo += f", or use an operator with out_device: {wanted}"
+        elif numbers and min(numbers) in transfer_map:
+            todo += f", or take {min(numbers)} out of transfer_map"
+        elif numbers:
+            todo += f", or add {{{min(numbers)}: {device}}} to transfer_map of the Model rule"
         if number in by_number:
             part = "replace.kwargs.generate_device"
             findings.append(rules.finding("device-flow", severity, by_number[number], part, text, "", todo))
         else:
-            text, todo = f"no rule for {text}", f"add a rule, or {todo}"
+            text, todo = f"no rule for {text}", todo.replace("move them", "add a rule that moves them", 1)
             findings.append(Finding("device-flow", severity, rules.path, 1, "rules", text, "", todo))
     return findings
 

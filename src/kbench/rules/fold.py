@@ -1,9 +1,9 @@
-"""Layer numbers folded: into the shortest regular expression that matches just them, and into ranges to read."""
+"""Names folded: layer numbers into a short pattern that matches just them, or into ranges to read; texts into one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 
 # The first part of a dotted name that is a plain number. "007" is text: int() would lose its zeros.
@@ -57,3 +57,21 @@ def _digit_class(digits: list[str]) -> str:
         members = [str(number) for _, number in run]
         text += "".join(members) if len(members) < 3 else f"{members[0]}-{members[-1]}"
     return f"[{text}]"
+
+
+# Brackets inside brackets help a reader only so far.
+_MAX_NESTING = 4
+
+
+def either(texts: Sequence[str], nesting: int = 0) -> str:
+    """A pattern for exactly these texts; dotted parts that several begin with are written once."""
+    if len(texts) == 1:
+        return re.escape(texts[0])
+    first, last = min(texts), max(texts)  # what these two share, all share
+    n_same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    common = first[: first.rfind(".", 0, n_same) + 1]
+    by_part: dict[str, list[str]] = {}
+    for text in (text[len(common) :] for text in texts):
+        part = text.partition(".")[0] if "." in text and nesting < _MAX_NESTING else text
+        by_part.setdefault(part, []).append(text)
+    return f"{re.escape(common)}({'|'.join(either(same, nesting + 1) for same in by_part.values())})"

@@ -52,7 +52,7 @@ def _backends(rules: RuleSet, placed: Sequence[PlacedModule]) -> list[Finding]:
     findings, seen = [], set()
     for module, rule, _ in placed:
         backend = (rule.kwargs or {}).get("backend") if rule else None
-        if rule is None or rule.number in seen or not str(backend).startswith("AMX"):
+        if rule is None or rule.number in seen or backend not in ("AMXBF16", "AMXInt8"):
             continue
         other = next((tensor for tensor in module.tensors if tensor.quant != "BF16"), None)
         if other is not None:

@@ -165,9 +165,9 @@ class _Resolver:
                 key = "generate_op" if phase is Phase.DECODE else "prefill_op"
                 given = (self.rule.kwargs or {}).get(key)
                 found = f"{given or self.default_op(key)} on {device}"
-                where = "on the CPU" if kind == "cpu" else "on a GPU"
+                where = "cpu" if kind == "cpu" else "cuda, cuda:N"
                 other = key.replace("_op", "_device")
-                self.add("op-device", key, found, f"it runs {where} only", f"set {other} or another {key}")
+                self.add("op-device", key, found, where, f"set {other} or another {key}")
 
     def default_op(self, key: str) -> str:
         name = self.operator.defaults.get(key, AUTO) if self.operator else AUTO
@@ -259,13 +259,15 @@ class _Resolver:
         layers: dict[int, Device] = {}
         layer: Any
         for layer, device in value.items():
+            at = f"{key}.{layer}"
             if not _is_int(layer) or layer < 0:
                 todo = f"write {layer} without quotes" if str(layer).isdecimal() else ""
-                raise _Wrong("transfer-map", f"{layer!r} is no layer number", accepted, todo)
+                self.add("transfer-map", at, f"{layer!r} is no layer number", accepted, todo)
+                continue
             try:
                 layers[layer] = _device(device)
             except _Wrong as wrong:
-                raise _Wrong("transfer-map", f"layer {layer}: {wrong.found}", wrong.accepted, wrong.todo) from None
+                self.add(wrong.code, at, wrong.found, wrong.accepted, wrong.todo)
         return layers
 
 

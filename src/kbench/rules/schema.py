@@ -89,6 +89,12 @@ class RuleSet:
             return Placement()
         return Placement(generate_device=Device("cuda", 0), prefill_device=Device("cuda", 0))
 
+    @property
+    def is_kt(self) -> bool:
+        """Whether KTransformers could read the file: a bare list, and no operator by a registry name."""
+        own = [rule for rule in self.rules if "." not in rule.replace_class and rule.replace_class != DEFAULT]
+        return not self.native and not own
+
     def finding(
         self, code: str, severity: Severity, rule: Rule, part: str, found: str, accepted: str = "", todo: str = ""
     ) -> Finding:
