@@ -1,9 +1,123 @@
-"""`kbench generate`: to be written."""
+"""`kbench generate`: one prompt, one answer, streamed."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from kbench.core import UserError
+
+from . import run_options as opt
+from .output import print_json
+
+_HELP = """Generate text with a GGUF model, streamed to stdout; speeds go to stderr.
+
+The prompt becomes a user's message in the model's chat template where it has one; --raw continues the text as it is.
+
+Example: [bold]kbench generate model.gguf --prompt "What is a roofline?" --temperature 0[/bold]
+"""
+
+# A prompt file beyond this is no prompt: a million tokens are some 4 MB.
+_MAX_PROMPT_BYTES = 16 << 20
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
+
+    @app.command("generate", help=_HELP)
+    def _generate(
+        model: opt.Model,
+        prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt.")] = None,
+        file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from here (-: stdin).")] = None,
+        system: Annotated[str | None, typer.Option(help="A system message, for the chat template.")] = None,
+        raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")] = False,
+        rules: opt.Rules = None,
+        implementation: opt.Implementation = "auto",
+        max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=0, help="Tokens at most.")] = 128,
+        stop: Annotated[list[str] | None, typer.Option(help="A text that ends the answer; repeatable.")] = None,
+        ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end (for measuring).")] = False,
+        temperature: opt.Temperature = 0.8,
+        top_k: opt.TopK = 40,
+        top_p: opt.TopP = 0.95,
+        min_p: opt.MinP = 0.05,
+        penalty: opt.Penalty = 1.0,
+        seed: opt.Seed = None,
+        context: opt.Context = None,
+        kv: opt.Kv = "f16",
+        threads: opt.Threads = None,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, not streamed.")] = False,
+    ) -> None:
+        from kbench.engine import Generation, generate, prompt_ids
+
+        text = _prompt(prompt, file)
+        params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
+        session = opt.load_session(model, rules, implementation, context, kv, threads)
+        print(opt.load_line(session), file=sys.stderr)
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": text})
+        if raw and system:
+            raise UserError("--system with --raw", accepted="one of them", todo="write it into the prompt")
+        ids = prompt_ids(session, text if raw or session.template is None else messages)
+        result = Generation()
+        seconds: list[float] = []
+        answer = generate(session, ids, params, max_tokens, stop=stop or (), ignore_eos=ignore_eos, result=result)
+        try:
+            for token in answer:
+                seconds.append(token.seconds)
+                if not as_json:
+                    print(token.text, end="", flush=True)
+        except KeyboardInterrupt:
+            result.stop = "interrupt"
+        if not as_json:
+            print()
+            print(opt.speed_line(result), file=sys.stderr)
+            return
+        report = session.report
+        print_json(
+            "generate",
+            1,
+            {
+                "model": {"name": session.descriptor.name, "quant": session.descriptor.quant, "path": model},
+                "text": result.text,
+                "token_ids": result.ids,
+                "stop": result.stop,
+                "seed": result.seed,
+                "prompt_tokens": result.prompt_tokens,
+                "prefill_seconds": result.prefill_seconds,
+                "prefill_tokens_per_s": result.prefill_tokens_per_s,
+                "decode_tokens": result.decode_tokens,
+                "decode_seconds": result.decode_seconds,
+                "decode_tokens_per_s": result.decode_tokens_per_s,
+                "token_seconds": seconds,
+                "implementations": opt.implementations_used(session).split(", "),
+                "threads": session.threads,
+                "kv": session.cache.kv,
+                "context": session.cache.capacity,
+                "weight_bytes": report.weight_bytes,
+                "kv_bytes": report.kv_bytes,
+                "load_seconds": report.seconds,
+            },
+        )
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str:
+    """The prompt's text from exactly one of the two."""
+    if (prompt is None) == (file is None):
+        raise UserError(
+            "no prompt" if prompt is None else "--prompt and --file", accepted="one of --prompt TEXT and --file FILE"
+        )
+    if prompt is not None:
+        return prompt
+    try:
+        if str(file) == "-":
+            return sys.stdin.read(_MAX_PROMPT_BYTES)
+        with open(str(file), encoding="utf-8") as source:
+            text = source.read(_MAX_PROMPT_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot be read: {error}", where=str(file), accepted="a UTF-8 text file") from None
+    if len(text) > _MAX_PROMPT_BYTES:
+        raise UserError("too long for a prompt", where=str(file), accepted=f"at most {_MAX_PROMPT_BYTES} characters")
+    return text

@@ -1,6 +1,7 @@
 """Runs models: loads weights, executes lowered calls, keeps the cache, makes tokens."""
 
 from .chat_template import ChatTemplate
+from .conversation import Conversation, prompt_ids
 from .generate import Generation, Token, generate
 from .kv_cache import KV_TYPES, KvCache
 from .loader import DEFAULT_CHUNK, DEFAULT_CONTEXT, default_threads, load_model
@@ -9,7 +10,7 @@ from .session import LoadReport, Session, Timings
 from .tokenizer import TextStream, Tokenizer
 
 __all__ = [
-    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "KV_TYPES", "ChatTemplate", "Generation", "KvCache", "LoadReport",
-    "Sampler", "SamplingParams", "Session", "TextStream", "Timings", "Token", "Tokenizer", "default_threads",
-    "generate", "load_model", "softmax",
+    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "KV_TYPES", "ChatTemplate", "Conversation", "Generation",
+    "KvCache", "LoadReport", "Sampler", "SamplingParams", "Session", "TextStream", "Timings", "Token", "Tokenizer",
+    "default_threads", "generate", "load_model", "prompt_ids", "softmax",
 ]  # fmt: skip

@@ -70,7 +70,8 @@ def load_model(
 
     Args:
         placements: rules, or a finished assignment; modules that it does not name run as ``default`` says.
-        default: placement of everything else (the CPU, with the best implementation there).
+        default: placement of everything else: by default the CPU with the best implementation there, or what the
+            dialect of the rules says.
         context: tokens that the cache holds; by default what the model was trained for, up to 4096.
         kv: type of the cache, ``f16`` or ``f32``.
         threads: threads of native code; by default one per physical core.
@@ -105,10 +106,9 @@ def load_model(
     }
     template = ChatTemplate.from_metadata(gguf.metadata, **texts)
     tree = build_tree(descriptor)
-    default = default or Placement()
     if placements is None or isinstance(placements, Mapping):
-        given = placements or {}
-        assignment = {module.name: given.get(module.name, default) for module in tree.walk()}
+        given, rest = placements or {}, default or Placement()
+        assignment = {module.name: given.get(module.name, rest) for module in tree.walk()}
     else:
         assignment = assign(placements, tree, default)
 

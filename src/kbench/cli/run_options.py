@@ -1,0 +1,94 @@
+"""The options that `generate` and `chat` share, and what they come to: a session and how to sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kbench.core import AUTO, Placement, format_bytes
+
+from .output import progress_bar
+
+if TYPE_CHECKING:
+    from kbench.engine import Generation, SamplingParams, Session
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file.")]
+Rules = Annotated[Path | None, typer.Option(help="Rules that place the modules; kbench tune writes them.")]
+Implementation = Annotated[
+    str, typer.Option(help="For modules that no rule places: auto, cpu.avx2, torch, reference, ...")
+]
+Context = Annotated[int | None, typer.Option(help="Tokens that the cache holds. Default: the model's, up to 4096.")]
+Kv = Annotated[str, typer.Option(help="Type of the cache: f16 or f32.")]
+Threads = Annotated[int | None, typer.Option(help="Threads. Default: one per physical core.")]
+Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token every time.")]
+TopK = Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")]
+TopP = Annotated[float, typer.Option(help="Draw among the likeliest that reach this probability (1: all).")]
+MinP = Annotated[float, typer.Option(help="Drop what is less likely than this share of the likeliest (0: none).")]
+Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1: say less again (1: off).")]
+Seed = Annotated[int | None, typer.Option(help="The same seed draws the same tokens. Default: a new one.")]
+
+
+def load_session(
+    model: str,
+    rules: Path | None,
+    implementation: str,
+    context: int | None,
+    kv: str,
+    threads: int | None,
+) -> Session:
+    """The session, with a progress bar while weights are packed."""
+    from kbench.engine import load_model
+    from kbench.kernels import implementation as known
+    from kbench.rules import load_rules
+
+    default = None
+    if implementation != AUTO:
+        known(implementation)  # a typo is found before anything is read
+        default = Placement(generate_op=implementation, prefill_op=implementation)
+    placements = load_rules(rules) if rules is not None else None
+    with progress_bar() as bar:
+        task = bar.add_task("packing weights (MiB)", total=None)
+
+        def advance(done: int, whole: int) -> None:
+            bar.update(task, completed=done >> 20, total=whole >> 20)
+
+        return load_model(model, placements, default=default, context=context, kv=kv, threads=threads, progress=advance)
+
+
+def sampling(
+    temperature: float, top_k: int, top_p: float, min_p: float, penalty: float, seed: int | None
+) -> SamplingParams:
+    from kbench.engine import SamplingParams
+
+    return SamplingParams(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty, seed=seed
+    )
+
+
+def implementations_used(session: Session) -> str:
+    """The implementations that decode runs on, e.g. ``cpu.avx2``."""
+    return ", ".join(dict.fromkeys(call.implementation for call in session.decode_calls))
+
+
+def load_line(session: Session) -> str:
+    """One line on what was loaded, for stderr."""
+    r, m = session.report, session.descriptor
+    speed = r.file_bytes / r.seconds / 1e9 if r.seconds else 0.0
+    return (
+        f"{m.name} {m.quant}: {format_bytes(r.file_bytes)} read in {r.seconds:.1f} s ({speed:.2f} GB/s), "
+        f"weights {format_bytes(r.weight_bytes)}, "
+        f"cache {format_bytes(r.kv_bytes)} for {session.cache.capacity} tokens, "
+        f"{session.threads} threads, {implementations_used(session)}"
+    )
+
+
+def speed_line(result: Generation) -> str:
+    """One line of counts and speeds, for stderr."""
+    prefilled = result.prompt_tokens - result.reused_tokens
+    return (
+        f"prefill {prefilled} tokens, {result.prefill_tokens_per_s:.1f} tokens/s · "
+        f"decode {result.decode_tokens} tokens, {result.decode_tokens_per_s:.1f} tokens/s · "
+        f"stopped by {result.stop} · seed {result.seed}"
+    )
