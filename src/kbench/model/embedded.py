@@ -166,9 +166,11 @@ def _checked(document: Any, fields: dict[str, type], path: Path, what: str) -> L
         if key not in document:
             raise UserError(f"{what} lacks {key!r}", where=f"{path}:{document.line}", accepted=", ".join(fields))
         value = document[key]
-        number = kind in (int, float) and not isinstance(value, bool)
-        right = isinstance(value, (int, float) if number and kind is float else kind)
-        if not right or (number and not (0 <= value < 1 << 31 and math.isfinite(value))):
+        accepted = (int, float) if kind is float else (kind,)
+        right = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
+        if right and kind in (int, float):
+            right = math.isfinite(value) and 0 <= value < 1 << 31
+        if not right:
             raise UserError(
                 f"{key} is {value!r}", where=f"{path}:{document.line_of(key)}", accepted=f"a {kind.__name__}"
             )

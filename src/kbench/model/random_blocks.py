@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,18 +48,22 @@ def _minima_like_scales_2(blocks: Bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where a block's float16 fields are: ``d`` at byte ``scale``; at byte ``minimum``, ``ratio * d``."""
+    """Where a block's float16 fields are: ``d`` at byte ``scale``; at byte ``minimum``, ``ratio * d``.
+
+    ``signed``: the integers' mean is not zero (-0.5 of 16), so every other block's ``d`` is negative, as in real files.
+    """
 
     scale: int
     minimum: int | None = None
     ratio: float = 0.0
     fix: Callable[[Bytes], None] = _nothing
+    signed: bool = False
 
 
 _LAYOUTS = {
-    "Q4_0": _Layout(0),
+    "Q4_0": _Layout(0, signed=True),
     "Q4_1": _Layout(0, 2, -7.5),
-    "Q5_0": _Layout(0),
+    "Q5_0": _Layout(0, signed=True),
     "Q5_1": _Layout(0, 2, -15.5),
     "Q8_0": _Layout(0),
     "Q2_K": _Layout(80, 82, 1.5, _minima_like_scales_2),
@@ -66,7 +71,7 @@ _LAYOUTS = {
     "Q4_K": _Layout(0, 2, 7.5, _minima_like_scales_k),
     "Q5_K": _Layout(0, 2, 15.5, _minima_like_scales_k),
     "Q6_K": _Layout(208),
-    "IQ4_NL": _Layout(0),
+    "IQ4_NL": _Layout(0, signed=True),
     "IQ4_XS": _Layout(0),
 }
 
@@ -98,16 +103,18 @@ def _float_bytes(type_name: str, count: int, std: float, rng: np.random.Generato
     return _as_bytes(values.astype({"F32": "<f4", "F16": "<f2", "F64": "<f8"}[type_name]))
 
 
-def _as_bytes(values: npt.NDArray[np.generic]) -> Bytes:
+def _as_bytes(values: npt.NDArray[Any]) -> Bytes:
     return np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
 
 
 def _blocks(type_name: str, count: int, scale: float, rng: np.random.Generator) -> Bytes:
     """``count`` blocks ``[count, block_bytes]`` whose ``d`` lies within a quarter of ``scale``."""
     layout, n_bytes = _LAYOUTS[type_name], quant(type_name).block_bytes
-    blocks = np.frombuffer(rng.bytes(count * n_bytes), np.uint8).reshape(count, n_bytes).copy()
+    blocks: Bytes = np.frombuffer(rng.bytes(count * n_bytes), np.uint8).reshape(count, n_bytes).copy()
     layout.fix(blocks)
     d = ((0.75 + 0.5 * rng.random(count, dtype=np.float32)) * np.float32(scale)).astype("<f2")
+    if layout.signed:
+        d[1::2] *= -1
     blocks[:, layout.scale : layout.scale + 2] = _as_bytes(d).reshape(count, 2)
     if layout.minimum is not None:
         minimum = (d.astype(np.float32) * np.float32(layout.ratio)).astype("<f2")

@@ -1,0 +1,94 @@
+"""Models known by name, and the files that describe them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbench.core import CorruptFile, UserError
+from kbench.model import embedded, embedded_names, load_descriptor
+from kbench.model.embedded import read_descriptor
+
+FOLDER = Path(read_descriptor.__wrapped__.__code__.co_filename).parent / "descriptors"
+
+
+def test_three_models() -> None:
+    assert embedded_names() == ("deepseek-v2-chat", "deepseek-v2-lite-chat", "deepseek-v3")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("deepseek-v2-chat", "DeepSeek-V2-Chat"),
+        ("DeepSeek-V2-Chat", "DeepSeek-V2-Chat"),
+        ("deepseek_v2", "DeepSeek-V2-Chat"),
+        ("deepseek-ai/DeepSeek-V2-Lite", "DeepSeek-V2-Lite-Chat"),
+        ("DEEPSEEK-R1", "DeepSeek-V3"),
+        ("DeepSeek V3", "DeepSeek-V3"),
+    ],
+)
+def test_spellings(spelling: str, name: str) -> None:
+    descriptor, file = load_descriptor(spelling)
+    assert descriptor.name == name
+    assert file is None
+
+
+def test_published_shapes() -> None:
+    v2, lite, v3 = (embedded(name) for name in embedded_names())
+    assert v2.mla is not None
+    assert v2.moe is not None
+    assert (v2.n_layers, v2.d, v2.heads, v2.head_dim, v2.moe.routed_scaling) == (60, 5120, 128, 192, 16.0)
+    assert (v2.moe.n_group, v2.moe.topk_group, v2.moe.scoring) == (8, 3, "softmax")
+    assert lite.mla is not None
+    assert lite.mla.q_lora == 0
+    assert lite.n_params == 15_706_484_224  # published: 15.7 B
+    assert v3.moe is not None
+    assert (v3.moe.scoring, v3.moe.norm_topk_prob, v3.moe.first_dense) == ("sigmoid", True, 3)
+    assert v3.n_params == 671_026_419_200  # published: 671 B
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("deepsek-v2-chat", "did you mean deepseek-v2-chat?"),
+        ("gpt-5", "accepted: a .gguf file, or one of deepseek-v2-chat"),
+        ("no-such.gguf", "no-such.gguf: no such file"),
+        ("folder", "folder: a directory"),
+        ("notes.txt", "no GGUF file"),
+    ],
+)
+def test_what_is_no_model(model: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("not a model at all")
+    with pytest.raises((UserError, CorruptFile)) as error:
+        load_descriptor(model)
+    assert says in error.value.message
+
+
+GOOD = (FOLDER / "deepseek-v3.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("n_layers: 61", "n_layer: 61", "unknown key 'n_layer'"),
+        ("n_layers: 61", "", "lacks 'n_layers'"),
+        ("n_layers: 61", "n_layers: many", "n_layers is 'many'"),
+        ("n_layers: 61", "n_layers: -1", "n_layers is -1"),
+        ("top_k: 8", "top_k: true", "top_k is True"),
+        ("rms_eps: 1.0e-6", "rms_eps: .nan", "rms_eps is nan"),
+        ("architecture: deepseek2", "architecture: deepseek9", "'deepseek9'"),
+        ("kbench_model: 1", "kbench_model: 2", "kbench_model 2"),
+        ("  scoring: sigmoid", "  scoring: 3", "scoring is 3"),
+    ],
+)
+def test_mistakes_in_a_descriptor(old: str, new: str, says: str, tmp_path: Path) -> None:
+    assert GOOD.count(old) == 1
+    path = tmp_path / "m.yaml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(UserError) as error:
+        read_descriptor(path)
+    assert says in error.value.message
+    assert str(path) in error.value.where

@@ -1,0 +1,50 @@
+"""Small models of every architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbench.model import Mla, ModelDescriptor, Moe, with_quant
+
+
+def _rope(mode: str, head_dim: int, scaling: str = "none") -> dict[str, Any]:
+    yarn = scaling == "yarn"
+    return {
+        "mode": mode,
+        "head_dim": head_dim,
+        "freq_base": 10000.0,
+        "scaling": scaling,
+        "factor": 40.0 if yarn else 1.0,
+        "original_context": 128 if yarn else 512,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0 if yarn else 0.0,
+    }
+
+
+def make_tiny(architecture: str = "llama", quant: str = "Q4_K_M", **changes: Any) -> ModelDescriptor:
+    """Three layers of width 256 of any architecture; ``deepseek-v3`` is deepseek2 with sigmoid routing."""
+    latent = architecture.startswith("deepseek")
+    fields: dict[str, Any] = {
+        "name": f"tiny {architecture}",
+        "architecture": "deepseek2" if latent else architecture,
+        "quant": "",
+        "n_layers": 3,
+        "d": 256,
+        "vocab": 320,
+        "heads": 4,
+        "kv_heads": 1 if latent else 2,
+        "head_dim": 96 if latent else 64,
+        "ffn": 512,
+        "rms_eps": 2.0**-20,  # a float32
+        "context_length": 512,
+        "rope": _rope("norm", 96, "yarn") if latent else _rope("norm" if architecture == "llama" else "neox", 64),
+        "qk_norm": architecture == "qwen3",
+        "attention_bias": architecture == "qwen2",
+    }
+    if latent:
+        v3 = architecture == "deepseek-v3"
+        fields["mla"] = Mla(q_lora=256, kv_lora=256, rope=32, nope=64, v=64)
+        fields["moe"] = Moe(8, 2, 256, 1, 1, "sigmoid" if v3 else "softmax", 4, 2, v3, 2.5 if v3 else 16.0)
+    return with_quant(ModelDescriptor(**(fields | changes)), quant)
