@@ -1,8 +1,8 @@
 """Name patterns: Python regular expressions, refused where matching one could take forever.
 
 A rule file is untrusted and Python's matcher backtracks: ``(a+)+$`` on a name of 60 letters outlives its reader.
-Module names are short, so it is enough to bound how often a pattern may repeat something of variable length:
-with names of 80 characters, ``MAX_REPEATS`` repeats in a row cost at most C(84, 4) = 2 million steps.
+Module names are short, so it is enough to bound how often a pattern may repeat something of variable length: on a
+name of 45 characters, ``MAX_REPEATS`` repeats in a row can divide it in C(48, 3) = 17 thousand ways.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import warnings
 
 # The longest pattern of a hand-written file for 8 GPUs has 90 characters; `emit` splits its own at this length.
 MAX_PATTERN = 2000
-MAX_REPEATS = 4
-# Each optional part doubles the ways to match: 2**8 is cheap.
-MAX_OPTIONAL = 8
+MAX_REPEATS = 3
+# Each optional part doubles the ways to match.
+MAX_OPTIONAL = 4
 
 _VERBOSE_GROUP = re.compile(r"\(\?[a-zA-Z]*x[a-zA-Z-]*:")
+_LOOKAROUND = re.compile(r"\(\?<?[=!]")
 _QUANTIFIER = re.compile(r"(?:([*+?])|\{(\d*)(,?)(\d*)\})[?+]?")
 
 
@@ -50,7 +51,7 @@ def compile_name(text: str) -> re.Pattern[str]:
     repeats, optional, _ = _Scanner(text).sequence()
     if repeats > MAX_REPEATS or optional > MAX_OPTIONAL:
         raise PatternError(
-            f"{_short(text)} repeats {repeats} parts in a row ({optional} optional), so that matching could explode",
+            f"{_short(text)} has {repeats} repeats and {optional} optional parts in a row: matching could explode",
             f"at most {MAX_REPEATS} repeats such as .* and {MAX_OPTIONAL} optional parts",
         )
     return compiled
@@ -75,7 +76,11 @@ class _Scanner:
                 worst, repeats, optional, varies = (max(worst[0], repeats), max(worst[1], optional)), 0, 0, True
                 self.at += 1
                 continue
+            looks = _LOOKAROUND.match(self.text, self.at) is not None
             inner_repeats, inner_optional, inner_varies = self._atom()
+            if looks:  # once it has looked, it is not tried again another way: what follows does not add to it
+                worst = max(worst[0], repeats + inner_repeats), max(worst[1], optional + inner_optional)
+                inner_repeats = inner_optional = 0
             repeats, optional, varies = repeats + inner_repeats, optional + inner_optional, varies or inner_varies
             low, high = self._quantifier()
             if high is None:

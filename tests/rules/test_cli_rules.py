@@ -1,0 +1,75 @@
+"""The verb `kbench rules`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kbench.cli.main import build_app
+from kbench.core import UserError
+
+FILE = Path(__file__).parent / "fixtures" / "deepseek_v2_one_gpu.yaml"
+MODEL = ("--model", "deepseek-v2-chat")
+
+
+def kbench(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(build_app(), ["rules", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+def test_a_good_file_passes() -> None:
+    code, out = kbench("check", FILE, *MODEL)
+    assert code == 0 and out.splitlines()[-1].endswith("7 rules checked against deepseek-v2-chat: 1 info")
+
+
+def test_errors_end_with_1_and_strict_makes_more_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("kbench: 1\nrules:\n- match: {name: nowhere}\n  replace: {class: Linear}\n")
+    assert kbench("check", path)[0] == 0
+    code, out = kbench("check", path, *MODEL)
+    assert code == 0 and f"warning: {path}:3: rule 1, match · never matches a module" in out
+    assert kbench("check", path, *MODEL, "--strict")[0] == 1
+    path.write_text("- match: {name: lm_head}\n  replace: {class: Lineer}\n")
+    code, out = kbench("check", path)
+    assert code == 1 and "did you mean Linear?" in out
+    assert kbench("check", FILE, *MODEL, "--devices", "cpu")[0] == 1
+
+
+def test_json_is_one_object(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("- match: {name: lm_head}\n  replace: {class: Lineer}\n")
+    code, out = kbench("check", path, "--json")
+    told = json.loads(out)
+    assert code == 1 and next(iter(told)) == "schema" and told["schema"] == "kbench.rules.check/1"
+    assert told["counts"] == {"error": 1, "warning": 0, "info": 0}
+    assert (told["findings"][0]["line"], told["findings"][0]["code"]) == (2, "unknown-operator")
+
+
+def test_explain_shows_the_whole_or_one_module() -> None:
+    code, out = kbench("explain", FILE, *MODEL)
+    (row,) = [line for line in out.splitlines() if line.startswith("model.layers.1-59.mlp.experts")]
+    assert code == 0 and row.split()[1:5] == ["line", "27", "KTransformersExperts", "cpu"] and row.endswith("GiB")
+    code, out = kbench("explain", FILE, "model.layers.3.mlp", *MODEL, "--json")
+    told = json.loads(out)
+    assert [row["module"] for row in told["rows"]][:2] == ["model.layers.3.mlp", "model.layers.3.mlp.experts"]
+    with pytest.raises(UserError, match=r"did you mean model\.layers\.3\.mlp\.experts"):
+        kbench("explain", FILE, "model.layers.3.mlp.expert", *MODEL)
+
+
+def test_export_speaks_the_other_tools_language() -> None:
+    code, out = kbench("export", FILE, *MODEL, "--to", "llama.cpp")
+    assert code == 0 and out.startswith("-ngl 999 -ot '^blk")
+    code, out = kbench("export", FILE, *MODEL, "--to", "ktransformers")
+    assert code == 0 and "class: ktransformers.operators.experts.KTransformersExperts\n" in out
+    with pytest.raises(UserError, match=r"unknown tool 'lama\.cpp'"):
+        kbench("export", FILE, *MODEL, "--to", "lama.cpp")
+
+
+def test_a_file_that_is_not_there_is_a_usage_error() -> None:
+    with pytest.raises(UserError, match="no such file"):
+        kbench("check", "nowhere.yaml")

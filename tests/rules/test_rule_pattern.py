@@ -1,0 +1,65 @@
+"""Name patterns: what is refused, and that what is not refused stays quick."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from kbench.rules.pattern import MAX_PATTERN, PatternError, compile_name
+
+NAME = "model.layers.59.self_attn.kv_a_proj_with_mqa"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"^model\.layers\.(?!.*self_attn\.kv_b_proj).*$",
+        r"^model\.layers\.([3456][0-9])\.(?!self_attn\.kv_b_proj).*$",
+        r"(^model\.layers\.(4[5-9]|5[0-9]|60)\.)|(^model\.norm)",
+        r"^model\.layers\..*\.mlp\.(experts|shared_experts)(\.gate_proj)?$",
+        r"(a.*|b.*|c.*)|(d.*|e.*|f.*)",  # alternatives do not add up
+        r"[0-9]{1,3}\.[^]a]*x{2}",
+        r"(?i)MODEL(?#a (comment)x{}",
+        r"(?P<layer>[0-9]+)\.(?:mlp|attn)",
+        r"^(?!.*kv_b_proj)(?!.*gate.*up).*\.mlp\..*$",  # nor do looks ahead
+        "",
+    ],
+)
+def test_patterns_of_real_files_are_accepted(text: str) -> None:
+    assert compile_name(text).pattern == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("(a+)+$", "repeats a part of varying length"),
+        ("(a|a)*$", "repeats a part of varying length"),
+        ("(a?){30}", "repeats a part of varying length"),
+        ("((ab?c)x){2,}", "repeats a part of varying length"),
+        (".*" * 4, "4 repeats"),
+        ("(.*(.*(.*(.*(.*)))))", "5 repeats"),
+        (".*a.*(?!.*b.*)", "4 repeats"),
+        ("a?" * 5, "5 optional"),
+        ("a" * (MAX_PATTERN + 1), f"{MAX_PATTERN + 1} characters"),
+        ("a{99999999999999999999}", "no usable regular expression"),
+        ("(" * 500 + ")" * 500, "no"),
+        ("[a", "unterminated character set"),
+        ("*a", "nothing to repeat at character 1"),
+        (r"a\1", "invalid group reference"),
+        ("(?x) a #[\n (a+)+ #]", "flag x"),
+        ("(?x: a #[\n (a+)+ #]\n)", "flag x"),
+    ],
+)
+def test_patterns_that_could_explode_are_refused(text: str, told: str) -> None:
+    with pytest.raises(PatternError) as caught:
+        compile_name(text)
+    assert told in str(caught.value)
+
+
+def test_the_worst_pattern_that_is_accepted_ends() -> None:
+    # In a process of its own: a pattern that explodes cannot be interrupted from within.
+    worst = ".*" * 3 + "a?" * 4 + "z$"
+    code = f"from kbench.rules.pattern import compile_name; assert not compile_name({worst!r}).search({NAME!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
