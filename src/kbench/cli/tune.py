@@ -1,9 +1,82 @@
-"""`kbench tune`: to be written."""
+"""`kbench tune`: measure, place, write the rules, prove them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from kbench.core import parse_size
+
+from .output import print_json, progress_bar, stdout_console
+
+_HELP = """Find the fastest placement of a model under memory budgets, and write it as a rule file.
+
+Every operator is measured on this CPU; a GPU that is not here is priced from a profile and labelled modelled. With a
+GGUF file the rules are run, and what was measured stands beside what was predicted. A second run measures nothing new.
+
+Examples:
+
+  [bold]kbench tune --vram 21G --dram 136G[/bold]            DeepSeek-V2-Chat, no download, no GPU needed
+
+  [bold]kbench tune model.gguf --dram 4G[/bold]              a real model, run and proven on this CPU
+"""
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
+
+    @app.command("tune", help=_HELP)
+    def _tune(
+        model: Annotated[
+            str | None, typer.Argument(help="A .gguf file or an embedded model's name.", show_default=False)
+        ] = None,
+        vram: Annotated[str | None, typer.Option(help="GPU memory, e.g. 21G; 0: no GPU.")] = None,
+        dram: Annotated[str | None, typer.Option(help="Main memory, e.g. 136G. [default: what is free]")] = None,
+        gpu: Annotated[str, typer.Option(help="Profile that prices a GPU that is not here.")] = "rtx4090",
+        context: Annotated[int, typer.Option(help="Tokens that the cache must hold.")] = 4096,
+        prompt_tokens: Annotated[
+            int | None, typer.Option(help="Prompt of the workload to be fast at. [default: 1024]")
+        ] = None,
+        gen_tokens: Annotated[int | None, typer.Option(help="Tokens it generates. [default: 256]")] = None,
+        threads: Annotated[int | None, typer.Option(help="CPU threads. [default: searched]")] = None,
+        output: Annotated[
+            Path | None, typer.Option("--output", "-o", help="Rule file. [default: kbench-rules/MODEL.yaml]")
+        ] = None,
+        prove: Annotated[bool, typer.Option(help="Run a real model under the rules.")] = True,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    ) -> None:
+        from kbench.report import tune_report
+        from kbench.results import Store
+        from kbench.tuner import DEFAULT_MODEL, TuneRequest, tune
+
+        request = TuneRequest(
+            model=model or DEFAULT_MODEL,
+            vram_bytes=None if vram is None else parse_size(vram, "--vram"),
+            dram_bytes=None if dram is None else parse_size(dram, "--dram"),
+            gpu=gpu,
+            context=context,
+            prompt_tokens=prompt_tokens,
+            gen_tokens=gen_tokens,
+            threads=threads,
+            output=output,
+            prove=prove,
+        )
+        with progress_bar() as bar:
+            task = bar.add_task("planning", total=1)
+
+            def advance(what: str, done: int, total: int) -> None:
+                bar.update(task, description=what, completed=done, total=total)
+
+            report = tune(request, Store(), advance, load_session=_load_session)
+        if as_json:
+            print_json("tune", 1, report.fields)
+        else:
+            stdout_console().print(tune_report(report.fields))
+
+
+def _load_session(path: Path, rules: Any, context: int, threads: int | None) -> Any:
+    from kbench.engine import load_model
+
+    return load_model(path, rules, context=context, threads=threads)

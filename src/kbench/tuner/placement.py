@@ -20,7 +20,7 @@ feasible has found the optimum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -106,6 +106,21 @@ def solve(problem: PlacementProblem, time_limit_seconds: float = 60.0) -> Soluti
         tight += broken
 
 
+def least_overflow(problem: PlacementProblem) -> int:
+    """Bytes by which the first device's capacity is short when the others are kept; 0 when everything fits."""
+    # The cheapest column is now the one with the fewest bytes on the first device.
+    bytes_as_time = tuple(
+        tuple(replace(c, seconds=tuple(float(c.n_bytes[0]) for _ in c.seconds)) for c in columns)
+        for columns in problem.types
+    )
+    capacity = (sum(max(c.n_bytes[0] for c in problem.types[kind]) for kind in problem.chain), *problem.capacity[1:])
+    shared = sum(n_bytes for _, n_bytes in problem.shared_bytes)
+    # A shared tensor counts once on the first device: as its price.
+    smallest = replace(problem, types=bytes_as_time, capacity=(capacity[0] + shared, *capacity[1:]), price=())
+    found = solve(smallest)
+    return max(0, found.used_bytes[0] - problem.capacity[0]) if found else 0
+
+
 def _solve(
     problem: PlacementProblem, tight: Sequence[int], time_limit_seconds: float
 ) -> tuple[list[Column], str, float] | None:
@@ -123,7 +138,7 @@ def _solve(
         for position in range(len(problem.chain))
     ]
     for position, edges in enumerate(path):
-        model.row({edge: 1.0 for edge in edges.values()}, 1.0, 1.0)
+        model.row(dict.fromkeys(edges.values(), 1.0), 1.0, 1.0)
         if position:
             for d in devices[:-1]:  # the last device's row follows from the others
                 entering = {edges[d, o]: -1.0 for o in devices}

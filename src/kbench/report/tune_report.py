@@ -1,0 +1,233 @@
+"""The report of ``kbench tune``: what was asked, what each part costs where, where it went, and what comes of it.
+
+Reads the fields of the JSON object ``kbench.tune/1`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kbench.core import format_bytes
+
+from .tables import bar, milliseconds, percent, rate, table
+
+Fields = Mapping[str, Any]
+
+# Units in the order in which a token meets them.
+_ORDER = (
+    "embedding", "stream", "q projections", "kv projections", "attention", "o projection", "dense FFN",
+    "routed experts", "shared experts", "final norm", "lm_head", "transfers",
+)  # fmt: skip
+_NAMES = {"stream": "norms, router, residual", "transfers": "transfers between devices"}
+
+
+@dataclass(slots=True)
+class _Line:
+    """One line of the table of operators: sums over its calls."""
+
+    name: str
+    n_calls: int = 0
+    n_bytes: float = 0.0
+    elements: float = 0.0
+    flops: float = 0.0
+    decode: dict[str, float | None] = field(default_factory=dict)
+    placed: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    modelled: bool = False
+
+    def add(self, row: Fields) -> None:
+        n = row["n_calls"]
+        self.phases[row["phase"]] = self.phases.get(row["phase"], 0.0) + n * row["seconds"]
+        self.modelled |= row["source"] == "modelled"
+        if row["phase"] != "decode":
+            return
+        self.n_calls += n
+        self.n_bytes += n * row["resident_bytes"]
+        self.elements += n * row["elements_resident"]
+        self.flops += n * row["flops"]
+        self.placed[row["device"]] = self.placed.get(row["device"], 0.0) + n * row["seconds"]
+        prices = {row["device"]: row["seconds"], **{a["device"]: a["seconds"] for a in row["alternatives"]}}
+        for device, seconds in prices.items():
+            before = self.decode.get(device, 0.0)
+            self.decode[device] = None if seconds is None or before is None else before + n * seconds
+
+
+def tune_report(fields: Fields) -> RenderableType:
+    """Everything that a person wants to know, for a terminal of 100 columns."""
+    parts: list[RenderableType] = [_header(fields), Text()]
+    parts += [_operators(fields), _placement(fields), _speeds(fields)]
+    return Group(*parts, *_closing(fields))
+
+
+def _header(fields: Fields) -> Text:
+    model, work = fields["model"], fields["workload"]
+    text = Text()
+    text.append(f"{model['name']}", style="bold")
+    text.append(
+        f"  {model['quant']} · {model['arch']} · {model['params'] / 1e9:.3g} B parameters · "
+        f"{format_bytes(model['bytes'])}\n"
+    )
+    text.append(f"host      {fields['host']['cpu']}, {_count(fields['host']['cores'], 'core')} ({fields['host_id']})\n")
+    if fields["gpu"]:
+        text.append(f"GPU       {fields['gpu']['label']} ")
+        text.append("modelled from its data sheet, not measured\n", style="yellow")
+    budgets = fields["budgets"]
+    vram = f"{format_bytes(budgets['vram_bytes'])} VRAM + " if budgets["vram_bytes"] else ""
+    text.append(f"budgets   {vram}{format_bytes(budgets['dram_bytes'])} DRAM, {work['context']} tokens of context\n")
+    text.append(f"workload  {work['prompt_tokens']} prompt tokens, then {work['gen_tokens']} generated")
+    return text
+
+
+def _operators(fields: Fields) -> Table:
+    """Per unit, and below it per operator that has weights or a cache."""
+    devices = list(fields["placement"])
+    titles = [f"{device}*" if device != "cpu" else device for device in devices]
+    made = table(
+        "Operators: milliseconds of one decoded token on each device",
+        ("module", "left"), ("calls", "right"), ("size", "right"), ("FLOP/elem", "right"),
+        *((title, "right") for title in titles),
+        ("decode", "right"), ("prefill", "right"), ("runs on", "left"),
+        caption=_footnotes(fields),
+    )  # fmt: skip
+    lines = _lines(fields["ops"])
+    totals: dict[str, float] = {}
+    for unit, _ in lines:
+        for phase, seconds in unit.phases.items():
+            totals[phase] = totals.get(phase, 0.0) + seconds
+    for unit, parts in lines:
+        made.add_row(*_cells(unit, devices, totals, _NAMES.get(unit.name, unit.name)), style="bold" if parts else "")
+        for part in parts:
+            made.add_row(*_cells(part, devices, totals, f"  {part.name}"))
+    return made
+
+
+def _cells(line: _Line, devices: Sequence[str], totals: Mapping[str, float], name: str) -> list[RenderableType]:
+    cells: list[RenderableType] = [
+        name,
+        str(line.n_calls),
+        format_bytes(line.n_bytes) if line.n_bytes else "",
+        rate(line.flops / line.elements) if line.elements and line.flops else "",
+    ]
+    for device in devices:
+        seconds = line.decode.get(device)
+        text = milliseconds(seconds) if device in line.decode else ""
+        # A unit that is split over devices (other layers, other place) has no one price.
+        chosen = device in line.placed and len(line.placed) == 1
+        cells.append(Text(text, style="green" if chosen else "dim"))
+    for phase in ("decode", "prefill"):
+        total = totals.get(phase, 0.0)
+        cells.append(percent(line.phases.get(phase, 0.0) / total) if total else "")
+    cells.append(" + ".join(line.placed))
+    return cells
+
+
+def _lines(rows: Iterable[Fields]) -> list[tuple[_Line, list[_Line]]]:
+    units: dict[str, tuple[_Line, dict[str, _Line]]] = {}
+    for row in rows:
+        name = "transfers" if row["op"] == "transfer" else row["unit"]
+        unit, parts = units.setdefault(name, (_Line(name), {}))
+        unit.add(row)
+        if row["resident_bytes"] and row["op"] not in ("rms_norm", "transfer"):
+            part = row["op"] if row["module"].endswith("self_attn") else row["module"].rpartition(".")[2]
+            parts.setdefault(part, _Line(part)).add(row)
+    order = {name: position for position, name in enumerate(_ORDER)}
+    chosen = sorted(units.values(), key=lambda pair: order.get(pair[0].name, len(order)))
+    return [(unit, list(parts.values()) if len(parts) > 1 else []) for unit, parts in chosen]
+
+
+def _footnotes(fields: Fields) -> str:
+    notes = [
+        "FLOP/elem: FLOPs per stored element in decode; the more, the better its memory is spent on a fast device."
+    ]
+    notes.append("decode, prefill: share of the sum over all operators; what overlaps counts in full.")
+    if fields["gpu"]:
+        notes.append("* modelled")
+    reasons = {
+        f"{row['op']} on {a['device']}: {a['reason']}"
+        for row in fields["ops"]
+        for a in row["alternatives"]
+        if "reason" in a
+    }
+    return "\n".join([*notes, *(f"– {reason}" for reason in sorted(reasons))])
+
+
+def _placement(fields: Fields) -> Table:
+    made = table(
+        "Placement",
+        ("device", "left"), ("weights", "right"), ("cache", "right"), ("workspace", "right"), ("total", "right"),
+        ("budget", "right"), ("", "left"),
+    )  # fmt: skip
+    for device, memory in fields["placement"].items():
+        names = ("weights_bytes", "kv_bytes", "workspace_bytes", "total_bytes", "budget_bytes")
+        share = memory["total_bytes"] / memory["budget_bytes"] if memory["budget_bytes"] else 0.0
+        filled = bar(share)
+        filled.append(f" {share * 100:.0f} %", style="")
+        made.add_row(device, *(format_bytes(memory[name]) for name in names), filled)
+    return made
+
+
+def _speeds(fields: Fields) -> Table:
+    predicted, measured = fields["predicted"], fields["measured"]
+    made = table(
+        "Tokens per second",
+        ("", "left"), ("decode", "right"), ("", "left"), ("prefill", "right"), ("", "left"),
+    )  # fmt: skip
+    label = "predicted (GPU modelled)" if predicted["source"] == "modelled" else "predicted"
+    made.add_row(
+        label,
+        Text(rate(predicted["decode_tokens_per_s"]), style="bold"),
+        _interval(predicted["decode_interval"]),
+        Text(rate(predicted["prefill_tokens_per_s"]), style="bold"),
+        _interval(predicted["prefill_interval"]),
+    )
+    if measured:
+        made.add_row(
+            "measured",
+            Text(rate(measured["decode_tokens_per_s"]), style="bold"),
+            _interval(measured["decode_interval"]),
+            Text(rate(measured["prefill_tokens_per_s"]), style="bold"),
+            "",
+        )
+        error = fields["error"]
+        made.add_row("error", f"{error['decode'] * 100:+.1f} %", "", f"{error['prefill'] * 100:+.1f} %", "")
+    return made
+
+
+def _interval(bounds: Sequence[float]) -> Text:
+    return Text(f"{rate(bounds[0])} to {rate(bounds[1])}", style="dim") if bounds else Text()
+
+
+def _closing(fields: Fields) -> list[Text]:
+    solver = fields["solver"]
+    lines = []
+    text = Text(f"placement {solver['status']}", style="green" if solver["status"] == "optimal" else "yellow")
+    text.append(f" (gap {solver['gap']:.2g})", style="")
+    if solver["greedy_seconds"] is not None:
+        slower = solver["greedy_seconds"] / solver["seconds"] - 1
+        text.append(f"; filling by FLOP/elem alone would be {percent(max(0.0, slower))} slower", style="dim")
+    lines.append(text)
+    if fields["measured"] is None and fields["measured_reason"]:
+        lines.append(Text(f"not measured: {fields['measured_reason']}", style="dim"))
+    if fields["rules_path"]:
+        lines.append(Text.assemble("rules     ", (fields["rules_path"], "bold")))
+        lines.append(Text.assemble("next      ", (_next_command(fields), "bold cyan")))
+    lines.append(Text(f"done in {fields['elapsed_s']:.1f} s", style="dim"))
+    return lines
+
+
+def _next_command(fields: Fields) -> str:
+    path = shlex.quote(fields["rules_path"])
+    if fields["measured"]:
+        return f"kbench generate {shlex.quote(fields['model']['source'])} --rules {path} --prompt 'Hello'"
+    return f"kbench rules explain {path} --model {shlex.quote(fields['model']['source'])}"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

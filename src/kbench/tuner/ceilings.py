@@ -1,0 +1,67 @@
+"""The host's roof for the cost model: read from the store where it is known, measured in a second where not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbench.core import InvalidEnvironment
+from kbench.measure import READ_BANDWIDTH, ceilings, host
+from kbench.results import Record, Store
+
+from .cost_model import Roof
+
+_PEAK = "arithmetic_peak"
+
+# The kind whose peak is the highest on every CPU that has it; f32 is there for CPUs without.
+_KINDS = ("int8", "f32")
+
+# Short: the roof is a bound on predictions, and `kbench doctor` is there for its own sake.
+_SECONDS, _REPETITIONS = 0.1, 2
+
+
+def roof_of(records: Iterable[Record]) -> Roof:
+    """The highest reading of every thread count."""
+    bandwidth: dict[int, float] = {}
+    peak: dict[int, float] = {}
+    for record in records:
+        limits = {READ_BANDWIDTH: bandwidth, _PEAK: peak}.get(record.op)
+        if limits is not None and record.status == "ok" and record.samples and record.threads:
+            limits[record.threads] = max(*record.samples, limits.get(record.threads, 0.0))
+    return Roof(bandwidth, peak)
+
+
+def stored_roof(store: Store, host_id: str) -> Roof:
+    return roof_of(record for op in (READ_BANDWIDTH, _PEAK) for record in store.find(op=op, host_id=host_id))
+
+
+def measured_roof(store: Store, threads: Iterable[int]) -> Roof:
+    """Measures what the store lacks of ``threads``, and stores it. An empty roof where no native probe runs."""
+    counts = sorted(set(threads))
+    known = stored_roof(store, host().host_id)
+    missing = [n for n in counts if n not in known.bandwidth]
+    if not missing:
+        return known
+    from kbench.kernels import native_probes  # loads the native module
+
+    machine = host()
+    # Four caches: each pass leaves at most a quarter of the buffer behind.
+    n_bytes = max(256 << 20, 4 * machine.llc_bytes)
+    try:
+        probes = native_probes(counts[-1], cpus=machine.pin_cpus, n_bytes=n_bytes, seconds=_SECONDS)
+    except InvalidEnvironment:
+        return known
+    found = ceilings(probes, missing, kinds=_KINDS, repetitions=_REPETITIONS)
+    records = [
+        Record.make(
+            (READ_BANDWIDTH, {}) if item.name == READ_BANDWIDTH else (_PEAK, {"kind": item.name}),
+            found.probes,
+            threads=item.threads,
+            result=item.samples,
+            unit=item.unit,
+            direction="higher",
+        )
+        for item in found.items
+        if item.samples
+    ]
+    store.append(records, suite="tune")
+    return stored_roof(store, machine.host_id)

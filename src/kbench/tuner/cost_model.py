@@ -1,0 +1,150 @@
+"""What a call costs on each device: measured where the device is here, modelled where it is not.
+
+No prediction beats the roof: a time that is shorter than reading the weights at the measured bandwidth, or than the
+arithmetic at the measured peak, came out of a cache or from noise, and is raised to the roof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kbench.core import CPU, Device, Problem, Unsupported, work
+from kbench.measure import quartiles
+from kbench.results import Record
+
+from .availability import GPU_IMPLEMENTATION, unavailable
+from .packed import PackedRatios
+from .plan import Key
+from .profile import BAND, GpuProfile
+from .proxy import proxy
+
+MEASURED, MODELLED = "measured", "modelled"
+
+# More threads are kept unless fewer are faster by this much: below it the difference is noise, and one pool whose size
+# does not change between calls is simpler to run.
+_WORTH_FEWER_THREADS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of one call with the quartiles of its samples (or the band of a model) as ``low`` and ``high``.
+
+    ``key`` is the measured case, which may be a stand-in for a larger problem.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    source: str
+    implementation: str
+    threads: int | None = None
+    key: str = ""
+
+    def scaled(self, factor: float) -> Cost:
+        return replace(self, seconds=self.seconds * factor, low=self.low * factor, high=self.high * factor)
+
+    def at_least(self, seconds: float) -> Cost:
+        return replace(
+            self, seconds=max(self.seconds, seconds), low=max(self.low, seconds), high=max(self.high, seconds)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """The host's measured limits by thread count: bytes/s of reading memory, operations/s of the fastest type."""
+
+    bandwidth: Mapping[int, float] = field(default_factory=dict)
+    peak: Mapping[int, float] = field(default_factory=dict)
+
+    def seconds(self, problem: Problem, threads: int) -> float:
+        """The least time that ``problem`` can take; 0 where nothing was measured."""
+        size = work(problem)
+        # The limit with fewer threads than were probed is that of the next count above: no bound is too strict.
+        bandwidth, peak = (
+            min((value for n, value in limits.items() if n >= threads), default=0.0)
+            for limits in (self.bandwidth, self.peak)
+        )
+        moving = size.weight_bytes / bandwidth if bandwidth else 0.0
+        return max(moving, size.flops / peak if peak else 0.0)
+
+
+class CostModel:
+    """Prices problems on devices from records and, for a GPU that is not here, from its profile."""
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        *,
+        threads: Iterable[int],
+        profile: GpuProfile | None = None,
+        roof: Roof | None = None,
+    ) -> None:
+        """``threads`` are the counts that may be chosen; of several records of a case the last one counts."""
+        self.profile = profile
+        self.threads = tuple(sorted(threads))
+        self._roof = roof or Roof()
+        self._table: dict[Key, Record] = {}
+        records = list(records)
+        self._ratios = PackedRatios(records)
+        for record in records:
+            if record.status == "ok" and record.samples and record.threads and record.unit == "seconds":
+                self._table[record.core_problem(), record.implementation, record.threads] = record
+        self._by_problem: dict[tuple[Problem, int], list[str]] = {}
+        for problem, name, n in self._table:
+            self._by_problem.setdefault((problem, n), []).append(name)
+        self._cpu: dict[tuple[Problem, int], Cost | None] = {}
+
+    def cost(self, problem: Problem, device: Device, threads: int) -> Cost | None:
+        """The cheapest way to run ``problem`` on ``device``; None when there is none.
+
+        ``threads`` matters on the CPU only.
+        """
+        if device != CPU:
+            return self._on_gpu(problem, device)
+        if (problem, threads) not in self._cpu:
+            self._cpu[problem, threads] = self._on_cpu(problem, threads)
+        return self._cpu[problem, threads]
+
+    def _on_gpu(self, problem: Problem, device: Device) -> Cost | None:
+        if self.profile is None or unavailable(problem.op, device):
+            return None
+        seconds = self.profile.seconds(work(problem))
+        return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, GPU_IMPLEMENTATION)
+
+    def _on_cpu(self, problem: Problem, threads: int) -> Cost | None:
+        small, scale = proxy(problem)
+        found = []
+        for name in self._by_problem.get((small, threads), []):
+            record = self._table[small, name, threads]
+            low, middle, high = quartiles(record.samples)
+            found.append(Cost(middle, low, high, MEASURED, name, threads, record.key))
+        if not found:
+            return None
+        best = min(found, key=lambda cost: cost.seconds)
+        return best.scaled(scale).at_least(self._roof.seconds(problem, threads))
+
+    def weight_bytes(self, problem: Problem, device: Device, threads: int) -> int:
+        """What the weights of ``problem`` take on ``device``: packed on the CPU, as in the file on a GPU."""
+        cost = self.cost(problem, device, threads) if device == CPU else None
+        return self._ratios.n_bytes(problem, cost.implementation if cost else "")
+
+    def transfer(self, n_bytes: float) -> Cost:
+        """A copy between the host and the GPU."""
+        if self.profile is None:
+            raise Unsupported("a transfer without a GPU")
+        seconds = self.profile.transfer_seconds(n_bytes)
+        return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, "copy")
+
+    def best_threads(self, problems: Mapping[Problem, float]) -> int:
+        """The thread count that runs ``problems`` (each with its weight) fastest, the largest unless another pays."""
+        totals = {}
+        for n in self.threads:
+            costs = [(self.cost(problem, CPU, n), weight) for problem, weight in problems.items()]
+            if all(cost is not None for cost, _ in costs):
+                totals[n] = sum(cost.seconds * weight for cost, weight in costs if cost is not None)
+        if not totals:
+            return self.threads[-1]
+        most = max(totals)
+        least = min(totals, key=lambda n: totals[n])
+        return least if totals[least] < (1 - _WORTH_FEWER_THREADS) * totals[most] else most

@@ -1,0 +1,223 @@
+"""From a plan and its prices to the solver's numbers, and from the solver's answer back to an assignment."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, Problem, work
+from kbench.model import plan_arena
+
+from .column import Column
+from .cost_model import Cost, CostModel
+from .placement import PlacementProblem, Solution
+from .plan import Plan
+from .schedule import Step, makespan
+from .stage import Stage, stages
+
+_ELEMENT_BYTES = 4  # activations are float32, expert ids int32
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of a unit on one device: weights of its own, cache, and tensors that other stages use too."""
+
+    weights: int
+    kv: int
+    shared: tuple[tuple[str, int], ...]
+
+
+class Layout:
+    """A plan cut into stages and priced: what the solver sees, and how its answer reads."""
+
+    def __init__(self, plan: Plan, costs: CostModel, devices: Sequence[Device]) -> None:
+        self.plan, self.costs, self.devices = plan, costs, tuple(devices)
+        self.stages = stages(plan.calls[Phase.DECODE])
+        self.times = {Phase.PREFILL: plan.workload.n_chunks, Phase.DECODE: float(plan.workload.gen_tokens)}
+        self._by_module: dict[Phase, dict[str, list[OpCall]]] = {phase: {} for phase in Phase}
+        for phase in Phase:
+            for call in plan.calls[phase]:
+                self._by_module[phase].setdefault(call.module, []).append(call)
+        self.threads = self._choose_threads()
+        self._widths = {
+            phase: {
+                value.name: value.width * _ELEMENT_BYTES * (1 if value.rows == "one" else self._tokens(phase))
+                for call in plan.calls[phase]
+                for value in call.outputs
+            }
+            for phase in Phase
+        }
+        users: dict[str, set[int]] = {}
+        for position, stage in enumerate(self.stages):
+            for call in plan.calls[Phase.DECODE][stage.start : stage.stop]:
+                for name in call.weights:
+                    users.setdefault(name, set()).add(position)
+        self._shared = {name for name, positions in users.items() if len(positions) > 1}
+
+    def _tokens(self, phase: Phase) -> int:
+        return 1 if phase is Phase.DECODE else self.plan.workload.chunk
+
+    def _choose_threads(self) -> dict[str, int]:
+        """Threads by module, from the time of all its calls in both phases."""
+        loads: dict[str, dict[Problem, float]] = {}
+        for phase in Phase:
+            for call in self.plan.calls[phase]:
+                load = loads.setdefault(call.module, {})
+                load[call.problem] = load.get(call.problem, 0.0) + self.times[phase]
+        chosen: dict[tuple[tuple[Problem, float], ...], int] = {}
+        result = {}
+        for module, load in loads.items():
+            key = tuple(load.items())
+            if key not in chosen:
+                chosen[key] = self.costs.best_threads(load)
+            result[module] = chosen[key]
+        return result
+
+    def cost(self, call: OpCall, device: Device) -> Cost | None:
+        """Of one call, or None when nothing runs it there."""
+        return self.costs.cost(call.problem, device, self.threads[call.module])
+
+    def _weight_bytes(self, call: OpCall, device: Device) -> int:
+        return self.costs.weight_bytes(call.problem, device, self.threads[call.module]) if call.weights else 0
+
+    def transfer_bytes(self, phase: Phase, value: str) -> int:
+        return self._widths[phase][value]
+
+    def sizes(self, stage: Stage, unit: int, device: Device) -> Sizes:
+        """What ``unit`` takes on ``device``."""
+        weights = kv = 0
+        shared: dict[str, int] = {}
+        own: set[tuple[str, ...]] = set()
+        for index, of in zip(range(stage.start, stage.stop), stage.unit_of, strict=True):
+            call = self.plan.calls[Phase.DECODE][index]
+            if of != unit:
+                continue
+            if call.problem.has("context"):
+                kv += int(work(call.problem.replace(context=self.plan.context)).resident_bytes)
+            if any(name in self._shared for name in call.weights):
+                shared.update(dict.fromkeys(call.weights, self._weight_bytes(call, device)))
+            elif call.op == "head_linear" or call.weights not in own:
+                # The two halves of kv_b are packed apart, under the same tensor's name.
+                own.add(call.weights)
+                weights += self._weight_bytes(call, device)
+        return Sizes(weights, kv, tuple(sorted(shared.items())))
+
+    def problem(self, capacity: Sequence[int]) -> PlacementProblem:
+        """The solver's view; equal stages share their columns."""
+        types: list[tuple[Column, ...]] = []
+        chain: list[int] = []
+        known: dict[object, int] = {}
+        shared_bytes: dict[str, int] = {}
+        for stage in self.stages:
+            sizes = [[self.sizes(stage, u, d) for d in self.devices] for u in range(len(stage.units))]
+            for use in (use for unit in sizes for size in unit for use in size.shared):
+                shared_bytes[use[0]] = max(use[1], shared_bytes.get(use[0], 0))
+            key = self._signature(stage, sizes)
+            if key not in known:
+                known[key] = len(types)
+                types.append(tuple(self._columns(stage, sizes)))
+            chain.append(known[key])
+        return PlacementProblem(
+            tuple(types), tuple(chain), tuple(capacity), tuple(sorted(shared_bytes.items())), first=0
+        )
+
+    def _signature(self, stage: Stage, sizes: Sequence[Sequence[Sizes]]) -> object:
+        calls = [(self.plan.calls[p][i], p) for p in Phase for i in range(stage.start, stage.stop)]
+        wiring = {name: number for number, name in enumerate(dict.fromkeys(n for c, _ in calls for n in c.inputs))}
+        return (
+            stage.unit_of,
+            tuple((c.problem, tuple(wiring[name] for name in c.inputs), self.threads[c.module]) for c, _ in calls),
+            tuple(tuple(unit) for unit in sizes),
+        )
+
+    def _columns(self, stage: Stage, sizes: Sequence[Sequence[Sizes]]) -> list[Column]:
+        allowed = [
+            [
+                d
+                for d, device in enumerate(self.devices)
+                if all(self.cost(call, device) is not None for call in self._calls_of(stage, unit))
+            ]
+            for unit in range(len(stage.units))
+        ]
+        columns = []
+        for chosen in itertools.product(*allowed):
+            n_bytes = [0] * len(self.devices)
+            shared = set()
+            for unit, d in enumerate(chosen):
+                n_bytes[d] += sizes[unit][d].weights + sizes[unit][d].kv
+                shared |= {(name, d) for name, _ in sizes[unit][d].shared}
+            seconds = tuple(
+                sum(self.times[phase] * self.stage_seconds(stage, chosen, entry, phase) for phase in Phase)
+                for entry in range(len(self.devices))
+            )
+            columns.append(Column(chosen, chosen[stage.unit_of[-1]], seconds, tuple(n_bytes), frozenset(shared)))
+        return columns
+
+    def _calls_of(self, stage: Stage, unit: int) -> list[OpCall]:
+        indices = [i for i, of in zip(range(stage.start, stage.stop), stage.unit_of, strict=True) if of == unit]
+        return [self.plan.calls[phase][i] for phase in Phase for i in indices]
+
+    def stage_seconds(self, stage: Stage, chosen: Sequence[int], entry: int, phase: Phase) -> float:
+        """Of one step of ``phase``: the schedule of the stage's calls with its units on ``chosen`` devices."""
+        steps = []
+        for offset, unit in enumerate(stage.unit_of):
+            call = self.plan.calls[phase][stage.start + offset]
+            device = self.devices[chosen[unit]]
+            cost = self.cost(call, device)
+            assert cost is not None
+            steps.append(Step(device, cost.seconds, call.inputs, tuple(value.name for value in call.outputs)))
+        present = {stage.entry: self.devices[entry]} if stage.entry else {}
+
+        def transfer(value: str, src: Device, dst: Device) -> float:
+            return self.costs.transfer(self._widths[phase][value]).seconds
+
+        return makespan(steps, transfer, present)
+
+    def assignment(self, solution: Solution) -> dict[str, Placement]:
+        """The placement of every module of the tree.
+
+        A module with calls runs where its unit was placed. One without (a container, a shared part) goes with the
+        nearest module above it that has calls, else with the first below it.
+        """
+        placed: dict[str, Placement] = {}
+        for stage, column in zip(self.stages, solution.columns, strict=True):
+            for unit, chosen in zip(stage.units, column.devices, strict=True):
+                for module in unit.modules:
+                    placed[module] = self._placement(module, self.devices[chosen])
+        result: dict[str, Placement] = {}
+        for node in self.plan.tree.walk():
+            above = placed.get(node.name.rpartition(".")[0])
+            below = (placed[child.name] for child in node.walk() if child.name in placed)
+            found = placed.get(node.name) or (above if not node.children else None) or next(below, None) or above
+            result[node.name] = found or Placement()
+        for name in ("", "model", "model.layers"):
+            # The containers of everything have no one place.
+            if name in result and name not in placed:
+                result[name] = Placement()
+        return result
+
+    def _placement(self, module: str, device: Device) -> Placement:
+        names: dict[Phase, set[str]] = {phase: set() for phase in Phase}
+        for phase in Phase:
+            for call in self._by_module[phase][module]:
+                cost = self.cost(call, device)
+                assert cost is not None
+                names[phase].add(cost.implementation)
+        # Calls of one module that want different implementations are left to the choice call by call.
+        ops = {phase: next(iter(found)) if len(found) == 1 else AUTO for phase, found in names.items()}
+        threads = self.threads[module] if device == CPU else None
+        return Placement(device, ops[Phase.DECODE], device, ops[Phase.PREFILL], None, threads)
+
+    def resolve(self, problem: Problem, device: Device) -> str:
+        """The implementation of a call that its placement leaves open: the fastest one known."""
+        for n in reversed(self.costs.threads):
+            cost = self.costs.cost(problem, device, n)
+            if cost is not None:
+                return cost.implementation
+        return AUTO
+
+
+def workspace_bytes(calls: Mapping[Phase, Sequence[OpCall]], tokens: Mapping[Phase, int], device: Device | None) -> int:
+    """Activations of both phases, each in an arena of its own; with ``device``, those made there."""
+    return sum(plan_arena(calls[phase], tokens[phase], device).n_bytes for phase in Phase)

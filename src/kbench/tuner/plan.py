@@ -1,0 +1,81 @@
+"""What has to be known before anything can be placed: the calls of both phases, and the cells to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kbench.core import AUTO, CPU, Module, OpCall, Phase, Problem, Unsupported
+from kbench.kernels import candidates
+from kbench.model import ModelDescriptor, build_tree, lower
+
+from .proxy import proxy
+from .request import TuneRequest, Workload
+
+# A problem as it is measured, by what, with how many threads.
+Key = tuple[Problem, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A model lowered for its workload, everything on the CPU.
+
+    ``calls`` has the same calls in the same order for both phases, so an index means the same call in each.
+    """
+
+    descriptor: ModelDescriptor
+    tree: Module
+    workload: Workload
+    context: int
+    kv: str
+    calls: dict[Phase, tuple[OpCall, ...]]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Every problem once."""
+        return list(dict.fromkeys(call.problem for phase in Phase for call in self.calls[phase]))
+
+
+def make_plan(descriptor: ModelDescriptor, request: TuneRequest, work: Workload) -> Plan:
+    """Lowers ``descriptor`` for decoding one token and for one prefill step of the workload.
+
+    Raises:
+        Unsupported: the two phases do not lower to the same calls.
+    """
+    shapes = {Phase.DECODE: (1, work.decode_context), Phase.PREFILL: (work.chunk, work.prefill_context)}
+    calls = {
+        phase: lower(descriptor, {}, phase, tokens, context, kv=request.kv, resolve=lambda problem, device: AUTO)
+        for phase, (tokens, context) in shapes.items()
+    }
+    names = [[(call.op, call.module) for call in calls[phase]] for phase in Phase]
+    if any(other != names[0] for other in names):
+        raise Unsupported("prefill and decode lower to different calls", where=descriptor.name)
+    return Plan(descriptor, build_tree(descriptor), work, request.context, request.kv, calls)
+
+
+def implementations_of(problem: Problem) -> list[str]:
+    """Names of the CPU implementations that run ``problem`` here, best first."""
+    return [item.name for item, support in candidates(problem, CPU) if support.ok]
+
+
+def thread_counts(usable: int, pinned: int | None) -> tuple[int, ...]:
+    """Counts to try: all up to four, beyond that powers of two and all cores; ``pinned`` alone when it is given."""
+    if pinned is not None:
+        return (pinned,)
+    counts = {n for n in (1, 2, 3, 4, 8, 16, 32, 64, 128) if n < usable and (n != 3 or usable == 4)}
+    return (*sorted(counts), usable)
+
+
+def cells(plan: Plan, threads: Iterable[int], skip: Iterable[Key] = ()) -> list[Key]:
+    """What to measure: each problem's stand-in with its best implementation that is not in ``skip``, by threads."""
+    skipped = set(skip)
+    counts = tuple(threads)
+    found: dict[Key, None] = {}
+    for problem in plan.problems:
+        small, _ = proxy(problem)
+        for n in counts:
+            names = (name for name in implementations_of(small) if (small, name, n) not in skipped)
+            name = next(names, None)
+            if name is not None:
+                found[small, name, n] = None
+    return list(found)

@@ -1,0 +1,77 @@
+"""The time of a lowered model: what the engine would run, call by call, transfers included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kbench.core import Device, OpCall, Phase
+from kbench.model import lower
+
+from .cost_model import Cost
+from .layout import Layout
+from .placement import Solution
+from .schedule import makespan, steps_of
+
+_ELEMENT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePrice:
+    """Seconds of one step with its interval, and the priced calls. ``source`` is modelled if anything in it is."""
+
+    seconds: float
+    low: float
+    high: float
+    calls: tuple[tuple[OpCall, Cost], ...]
+
+    @property
+    def source(self) -> str:
+        return "modelled" if any(cost.source == "modelled" for _, cost in self.calls) else "measured"
+
+
+def price(layout: Layout, solution: Solution) -> dict[Phase, PhasePrice]:
+    """One decoded token and one prefill step under ``solution``, from the same lowering that the engine runs."""
+    plan = layout.plan
+    assignment = layout.assignment(solution)
+    shapes = {
+        Phase.DECODE: (1, plan.workload.decode_context),
+        Phase.PREFILL: (plan.workload.chunk, plan.workload.prefill_context),
+    }
+    return {
+        phase: price_calls(
+            lower(plan.descriptor, assignment, phase, tokens, context, kv=plan.kv, resolve=layout.resolve), layout
+        )
+        for phase, (tokens, context) in shapes.items()
+    }
+
+
+def price_calls(calls: Sequence[OpCall], layout: Layout) -> PhasePrice:
+    """The schedule of ``calls`` at their medians, and with every call at its lower and its upper quartile.
+
+    Moving all calls to the same side at once is wider than independent noise would be: neighbours and clock
+    frequencies move all of them together.
+    """
+    priced = [(call, cost_of(call, layout)) for call in calls]
+
+    def total(seconds: Callable[[Cost], float]) -> float:
+        costs = {id(call): seconds(cost) for call, cost in priced}
+        return makespan(steps_of(calls, lambda call: costs[id(call)]), _no_transfer)
+
+    return PhasePrice(
+        total(lambda cost: cost.seconds), total(lambda cost: cost.low), total(lambda cost: cost.high), tuple(priced)
+    )
+
+
+def cost_of(call: OpCall, layout: Layout) -> Cost:
+    """What ``call`` costs where it was placed."""
+    if call.op == "transfer":
+        return layout.costs.transfer(call.problem.integer("d") * call.problem.integer("tokens") * _ELEMENT_BYTES)
+    found = layout.cost(call, call.device)
+    if found is None:
+        raise ValueError(f"{call.module}: {call.problem.key} has no price on {call.device}")
+    return found
+
+
+def _no_transfer(value: str, src: Device, dst: Device) -> float:
+    raise ValueError(f"{value} is needed on {dst} and lies on {src}: lowering inserts the transfer")

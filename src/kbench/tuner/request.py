@@ -1,0 +1,104 @@
+"""What is asked of the tuner: model, budgets, workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbench.core import KV_BYTES, UserError
+
+from .profile import DEFAULT_GPU
+
+DEFAULT_MODEL = "deepseek-v2-chat"
+DEFAULT_CONTEXT = 4096
+
+# A question with some context, and an answer of a page: what a chat turn looks like.
+DEFAULT_PROMPT_TOKENS = 1024
+DEFAULT_GEN_TOKENS = 256
+
+# Tokens of one prefill step, as the engine takes them.
+DEFAULT_CHUNK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """A tuning job.
+
+    Attributes:
+        model: a GGUF file or the name of an embedded descriptor.
+        vram_bytes: budget of the GPU; None takes the GPU that is there, 0 takes none.
+        dram_bytes: budget of the host; None takes what is free.
+        gpu: profile that a GPU is priced from.
+        context: tokens that the cache must hold.
+        prompt_tokens, gen_tokens: the workload whose time is minimised; None: a default that fits ``context``.
+        threads: pins the CPU thread count; None searches.
+        chunk: tokens of one prefill step.
+        output: where the rules go; None: ``kbench-rules/<model>.yaml``.
+        prove: run a real model under the rules.
+    """
+
+    model: str = DEFAULT_MODEL
+    vram_bytes: int | None = None
+    dram_bytes: int | None = None
+    gpu: str = DEFAULT_GPU
+    context: int = DEFAULT_CONTEXT
+    prompt_tokens: int | None = None
+    gen_tokens: int | None = None
+    threads: int | None = None
+    chunk: int = DEFAULT_CHUNK
+    kv: str = "f16"
+    output: Path | None = None
+    prove: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Tokens read and written by one request, in prefill steps of ``chunk`` tokens."""
+
+    prompt_tokens: int
+    gen_tokens: int
+    chunk: int
+
+    @property
+    def n_chunks(self) -> float:
+        """Prefill steps; a last one that is partly filled counts for the part."""
+        return self.prompt_tokens / self.chunk
+
+    @property
+    def prefill_context(self) -> int:
+        """Mean context of the prefill steps: attention's work grows linearly with it, so the mean prices the sum."""
+        return (self.prompt_tokens + self.chunk) // 2
+
+    @property
+    def decode_context(self) -> int:
+        """Context half way through the answer."""
+        return self.prompt_tokens + max(1, self.gen_tokens // 2)
+
+
+def workload(request: TuneRequest) -> Workload:
+    """The request's workload.
+
+    Raises:
+        UserError: counts below 1, or a workload that is longer than the context; an unknown cache type.
+    """
+    for name in ("context", "prompt_tokens", "gen_tokens", "threads", "chunk"):
+        value = getattr(request, name)
+        if value is not None and value < 1:
+            raise UserError(f"{value}", where=f"--{name.replace('_', '-')}", accepted="a positive number")
+    if request.kv not in KV_BYTES:
+        raise UserError(f"cache type {request.kv!r}", accepted=", ".join(KV_BYTES))
+    if request.context < 2:
+        raise UserError(f"{request.context}", where="--context", accepted="at least 2: one to read, one to write")
+    gen = request.gen_tokens
+    if gen is None:
+        gen = min(DEFAULT_GEN_TOKENS, max(1, request.context // 4))
+    prompt = request.prompt_tokens
+    if prompt is None:
+        prompt = max(1, min(DEFAULT_PROMPT_TOKENS, request.context - gen))
+    if prompt + gen > request.context:
+        raise UserError(
+            f"{prompt} prompt and {gen} generated tokens do not fit a context of {request.context}",
+            where="workload",
+            todo=f"use --context {prompt + gen} or more",
+        )
+    return Workload(prompt, gen, min(request.chunk, prompt))

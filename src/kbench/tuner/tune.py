@@ -1,0 +1,361 @@
+"""The whole way: plan, measure, price, place, write rules, prove."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from kbench import __version__
+from kbench.core import CPU, CheckBroken, Phase, Placement, UserError
+from kbench.measure import Host, host
+from kbench.model import ModelDescriptor, load_descriptor
+from kbench.results import Record, Store
+from kbench.rules import assign, emit, load_rules, write_rules
+from kbench.suites import Cell, run_cells
+
+from .budget import Budget, budgets, over_budget
+from .ceilings import measured_roof, stored_roof
+from .cost_model import CostModel
+from .greedy import greedy
+from .layout import Layout, workspace_bytes
+from .placement import PlacementProblem, Solution, evaluate, solve
+from .plan import Key, Plan, cells, make_plan, thread_counts
+from .price import PhasePrice, price
+from .profile import GpuProfile
+from .prove import LoadSession, Proof, prove
+from .report import TuneReport, op_rows, prediction
+from .request import TuneRequest, Workload, workload
+
+# (what is being done, done, of how many)
+Progress = Callable[[str, int, int], None]
+
+# A GiB of a GPU's memory must save at least this share of the workload's time, or it stays free for a longer context.
+_WORTH_A_GIB = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The outcome of planning, before anything is written or run."""
+
+    layout: Layout
+    problem: PlacementProblem
+    solution: Solution
+    greedy_seconds: float | None
+    prices: Mapping[Phase, PhasePrice]
+    available: Sequence[Budget]
+    profile: GpuProfile | None
+
+
+def tune(
+    request: TuneRequest,
+    store: Store,
+    progress: Progress | None = None,
+    *,
+    load_session: LoadSession | None = None,
+) -> TuneReport:
+    """Measures what is missing, finds the fastest placement within the budgets, writes its rules, and runs them.
+
+    ``load_session`` loads a real model for the proof; without it nothing is run.
+
+    Raises:
+        UserError: no such model, nonsense in the request.
+        OverBudget: nothing fits; the message says what is short and what would fit.
+    """
+    started = time.perf_counter()
+    tell = progress or (lambda what, done, total: None)
+    machine = host()
+    plan = _plan(request)
+    available, profile = budgets(request, machine)
+    counts = thread_counts(machine.usable_cpus, request.threads)
+    tell("measuring the machine's ceilings", 0, 1)
+    roof = measured_roof(store, counts)
+    records = _measure(plan, counts, store, tell)
+    tell("placing", 0, 1)
+    costs = CostModel(records, threads=counts, profile=profile, roof=roof)
+    placed = place(plan, costs, available, profile)
+    return _conclude(request, plan, placed, machine, store, load_session, tell, started)
+
+
+def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[int]) -> TuneReport:
+    """Plans for the machine ``host_id`` from its stored records alone: no hardware, same records same answer.
+
+    The rules are not written; ``fields["rules_path"]`` is None. Errors as for ``tune``, and UserError when the store
+    lacks a record.
+    """
+    started = time.perf_counter()
+    plan = _plan(request)
+    if request.dram_bytes is None or request.vram_bytes is None:
+        raise UserError("no budgets", where="replay", accepted="vram_bytes and dram_bytes of the machine")
+    available, profile = budgets(request, None)
+    records = store.find(host_id=host_id, status="ok")
+    roof = stored_roof(store, host_id)
+    costs = CostModel([r for r in records if r.op in _ops(plan)], threads=threads, profile=profile, roof=roof)
+    placed = place(plan, costs, available, profile)
+    fields = _fields(request, plan, placed, host_id, Proof(reason="replayed from records"), None)
+    fields["elapsed_s"] = time.perf_counter() - started
+    assignment = placed.layout.assignment(placed.solution)
+    return TuneReport(fields, assignment, emit(assignment, plan.tree, {}))
+
+
+def place(plan: Plan, costs: CostModel, available: Sequence[Budget], profile: GpuProfile | None) -> Placed:
+    """The proven optimum of ``plan`` under the budgets: a pure function of its arguments.
+
+    Raises:
+        OverBudget: nothing fits.
+        UserError: a call that has a price on no device.
+    """
+    tokens = {Phase.DECODE: 1, Phase.PREFILL: plan.workload.chunk}
+    # Activations of everything, wherever it runs: what a device can need at most.
+    everything = workspace_bytes(plan.calls, tokens, None)
+    # A device that cannot even hold that is out.
+    usable = [b for b in available if b.device == CPU or b.capacity(everything) > 0]
+    devices = [budget.device for budget in usable]
+    layout = Layout(plan, costs, devices)
+    _check_priced(layout)
+    problem = layout.problem([budget.capacity(everything) for budget in usable])
+    free = solve(replace(problem, capacity=tuple(1 << 62 for _ in devices)))
+    if free is not None and len(devices) > 1:
+        problem = replace(problem, price=(0.0, _WORTH_A_GIB * free.seconds / 2**30))
+    solution = solve(problem)
+    if solution is None:
+        raise over_budget(problem, usable, everything, _smaller_context(plan, costs, usable, everything))
+    rival = greedy(problem)
+    prices = price(layout, solution)
+    return Placed(layout, problem, solution, rival.seconds if rival else None, prices, available, profile)
+
+
+def _plan(request: TuneRequest) -> Plan:
+    wanted = workload(request)
+    descriptor, _ = load_descriptor(request.model)
+    return make_plan(descriptor, request, wanted)
+
+
+def _ops(plan: Plan) -> set[str]:
+    return {problem.op for problem in plan.problems}
+
+
+def _measure(plan: Plan, counts: Sequence[int], store: Store, tell: Progress) -> list[Record]:
+    """Records of every cell; where an implementation fails, of the next best."""
+    failed: set[Key] = set()
+    done: dict[Key, Record] = {}
+    while True:
+        todo = [key for key in cells(plan, counts, failed) if key not in done]
+        if not todo:
+            return list(done.values())
+        records = run_cells(
+            [Cell(*key) for key in todo],
+            store,
+            progress=lambda n, total, what: tell(f"measuring {what}", n, total),
+            suite="tune",
+        )
+        by_case = {(record.key, record.implementation): record for record in records}
+        for key in todo:
+            cell = Cell(*key)
+            record = by_case.get((cell.key, cell.implementation))
+            if record is not None and record.status == "ok":
+                done[key] = record
+            else:
+                failed.add(key)
+
+
+def _check_priced(layout: Layout) -> None:
+    missing = [
+        call.problem.key
+        for phase in Phase
+        for call in layout.plan.calls[phase]
+        if all(layout.cost(call, device) is None for device in layout.devices)
+    ]
+    if missing:
+        names = ", ".join(list(dict.fromkeys(missing))[:3])
+        raise UserError(
+            f"{len(set(missing))} problems without a price, e.g. {names}",
+            where=layout.plan.descriptor.name,
+            todo="run kbench tune on this machine, or lift --threads",
+        )
+
+
+def _smaller_context(plan: Plan, costs: CostModel, usable: Sequence[Budget], everything: int) -> str:
+    """The hint with the largest power-of-two context that fits, if one does."""
+    context = 1 << (plan.context - 1).bit_length() - 1
+    while context >= 256:
+        smaller = Layout(replace(plan, context=context), costs, [b.device for b in usable])
+        if solve(smaller.problem([budget.capacity(everything) for budget in usable])) is not None:
+            return f"or use --context {context}, which fits"
+        context //= 2
+    return ""
+
+
+def _conclude(
+    request: TuneRequest,
+    plan: Plan,
+    placed: Placed,
+    machine: Host,
+    store: Store,
+    load_session: LoadSession | None,
+    tell: Progress,
+    started: float,
+) -> TuneReport:
+    """Writes the rules, reads them back, runs them."""
+    assignment = placed.layout.assignment(placed.solution)
+    path = request.output or Path("kbench-rules") / f"{_file_stem(plan.descriptor)}.yaml"
+    proof = Proof(reason="not run yet")
+    text = emit(assignment, plan.tree, _provenance(request, plan, placed, machine.host_id, proof))
+    write_rules(path, text)
+    rules = load_rules(path)
+    if assign(rules, plan.tree, Placement()) != assignment:
+        raise CheckBroken("the rules read back as another assignment", where=str(path))
+    tell("running the model under the rules", 0, 1)
+    proof = prove(request, plan.descriptor, plan.workload, rules, assignment, store, load_session)
+    text = emit(assignment, plan.tree, _provenance(request, plan, placed, machine.host_id, proof))
+    write_rules(path, text)
+    fields = _fields(request, plan, placed, machine.host_id, proof, path, machine)
+    fields["elapsed_s"] = time.perf_counter() - started
+    return TuneReport(fields, assignment, text)
+
+
+def _file_stem(descriptor: ModelDescriptor) -> str:
+    """A file name from a model's name, which may come from an untrusted file."""
+    return re.sub(r"[^\w.-]+", "-", descriptor.name).strip("-.")[:80].lower() or "model"
+
+
+def model_hash(descriptor: ModelDescriptor) -> str:
+    """Of the architecture and every tensor's name, shape and type: two files that hash alike are placed alike."""
+    lines = [descriptor.architecture, *(f"{t.name} {t.shape} {t.quant}" for t in descriptor.tensors)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _provenance(request: TuneRequest, plan: Plan, placed: Placed, host_id: str, proof: Proof) -> dict[str, Any]:
+    """Where the rules came from; numbers rounded to what they are worth."""
+    predicted = prediction(placed.prices, placed.layout)
+    measured = _measured(proof)
+    return {
+        "model": f"{plan.descriptor.name} {plan.descriptor.quant}",
+        "model_sha": model_hash(plan.descriptor),
+        "host_id": host_id,
+        "kbench_version": __version__,
+        "budgets": {str(b.device): b.total_bytes for b in placed.available},
+        "workload": _workload(plan.workload, plan.context),
+        "predicted": _rounded(predicted),
+        "measured": _rounded(measured) if measured else proof.reason,
+        "modelled": [f"{placed.profile.label}: every time on cuda:0 and every transfer"] if placed.profile else [],
+        "result_ids": _result_ids(placed),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _result_ids(placed: Placed) -> list[str]:
+    """Keys of the records that the placed modules' times came from."""
+    keys = (f"{cost.key} {cost.implementation}" for p in placed.prices.values() for _, cost in p.calls if cost.key)
+    return list(dict.fromkeys(keys))
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    def short(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.4g}")
+        return [short(item) for item in value] if isinstance(value, list) else value
+
+    return {name: short(value) for name, value in values.items()}
+
+
+def _workload(wanted: Workload, context: int) -> dict[str, int]:
+    return {"prompt_tokens": wanted.prompt_tokens, "gen_tokens": wanted.gen_tokens, "context": context}
+
+
+def _measured(proof: Proof) -> dict[str, Any] | None:
+    if proof.decode_tokens_per_s is None:
+        return None
+    return {
+        "decode_tokens_per_s": proof.decode_tokens_per_s,
+        "prefill_tokens_per_s": proof.prefill_tokens_per_s,
+        "decode_interval": list(proof.decode_interval or ()),
+    }
+
+
+def _fields(
+    request: TuneRequest,
+    plan: Plan,
+    placed: Placed,
+    host_id: str,
+    proof: Proof,
+    path: Path | None,
+    machine: Host | None = None,
+) -> dict[str, Any]:
+    """The JSON object, in the order in which it is read."""
+    descriptor, predicted, measured = plan.descriptor, prediction(placed.prices, placed.layout), _measured(proof)
+    by_device = {budget.device: budget for budget in placed.available}
+    error = None
+    if measured:
+        error = {
+            name.split("_")[0]: predicted[name] / measured[name] - 1
+            for name in ("decode_tokens_per_s", "prefill_tokens_per_s")
+        }
+    greedy_seconds = placed.greedy_seconds
+    return {
+        "model": {
+            "name": descriptor.name,
+            "arch": descriptor.architecture,
+            "params": descriptor.n_params,
+            "bytes": descriptor.n_bytes,
+            "quant": descriptor.quant,
+            "source": request.model,
+        },
+        "host_id": host_id,
+        "host": {"cpu": machine.cpu.model, "cores": machine.usable_cpus} if machine else None,
+        "gpu": {"name": placed.profile.name, "label": placed.profile.label, "source": "modelled"}
+        if placed.profile
+        else None,
+        "budgets": {
+            "vram_bytes": next((b.total_bytes for d, b in by_device.items() if d != CPU), 0),
+            "dram_bytes": by_device[CPU].total_bytes,
+        },
+        "workload": _workload(plan.workload, plan.context),
+        "ops": op_rows(placed.prices, placed.layout),
+        "placement": memory(plan, placed),
+        "predicted": predicted,
+        "measured": measured,
+        "measured_reason": proof.reason or None,
+        "error": error,
+        "rules_path": str(path) if path else None,
+        "solver": {
+            "status": placed.solution.status,
+            "gap": placed.solution.gap,
+            "seconds": placed.solution.seconds,
+            "greedy_seconds": greedy_seconds,
+        },
+        "elapsed_s": 0.0,
+    }
+
+
+def memory(plan: Plan, placed: Placed) -> dict[str, dict[str, int]]:
+    """Bytes by device: weights, cache, workspace with the runtime's own, their total, the budget."""
+    layout, solution = placed.layout, placed.solution
+    calls = {phase: [call for call, _ in placed.prices[phase].calls] for phase in Phase}
+    tokens = {Phase.DECODE: 1, Phase.PREFILL: plan.workload.chunk}
+    _, used = evaluate(placed.problem, solution.columns)
+    result = {}
+    for budget in placed.available:
+        kv = total = 0
+        if budget.device in layout.devices:
+            index = layout.devices.index(budget.device)
+            total = used[index]
+            for stage, column in zip(layout.stages, solution.columns, strict=True):
+                on = [u for u, d in enumerate(column.devices) if d == index]
+                kv += sum(layout.sizes(stage, unit, budget.device).kv for unit in on)
+        runs = any(call.device == budget.device for phase in Phase for call in calls[phase])
+        workspace = budget.runtime_bytes + workspace_bytes(calls, tokens, budget.device) if runs else 0
+        result[str(budget.device)] = {
+            "weights_bytes": total - kv,
+            "kv_bytes": kv,
+            "workspace_bytes": workspace,
+            "total_bytes": total + workspace,
+            "margin_bytes": budget.margin_bytes if runs else 0,
+            "budget_bytes": budget.total_bytes,
+        }
+    return result
