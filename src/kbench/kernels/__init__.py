@@ -1,10 +1,16 @@
 """Operators: what each op means, and the implementations that run it.
 
-Importing this loads numpy; torch, gguf and the native module are loaded by what uses them.
+Importing this loads numpy; torch, gguf and the native module are loaded by what uses them. Names of the native module
+(``Pool``, ``Program``, ...) are taken from it when they are asked for.
 """
 
+import importlib
+from typing import Any
+
+from kbench.core import InvalidEnvironment
+
 from .check import Verdict, check
-from .example import Example, example
+from .example import Example, example, example_cache, example_weights
 from .implementation import YES, AnyArray, Cache, FloatArray, Implementation, Prepared, StepState, Support, WeightData
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
@@ -13,10 +19,25 @@ from .registry import best, candidates, implementation, implementations, support
 from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
 from .tolerance import accuracy_of
+from .version import kernel_version
 
 __all__ = [
     "WEIGHT_TYPES", "YES", "AnyArray", "Cache", "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec",
     "Prepared", "StepState", "Support", "Verdict", "WeightData", "accuracy_of", "best", "candidates", "check",
-    "dequantize", "example", "implementation", "implementations", "native_probes", "op_spec", "random_floats",
-    "random_weight", "rope_frequencies", "support",
+    "dequantize", "example", "example_cache", "example_weights", "implementation", "implementations",
+    "kernel_version", "native_probes", "op_spec", "random_floats", "random_weight", "rope_frequencies", "support",
 ]  # fmt: skip
+
+_NATIVE = frozenset(("Matrix", "Pool", "Program", "arithmetic_peak", "isas", "matmul", "pack", "read_bandwidth"))
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the native module; InvalidEnvironment when the extension is not built."""
+    if name not in _NATIVE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module("._native", f"{__name__}.cpu"), name)
+    except ImportError as error:
+        raise InvalidEnvironment(
+            f"the native extension is not built ({error})", where="kbench.kernels", todo="pip install kbench-llm"
+        ) from None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from kbench.core import CPU, Attribute, OpCall, Problem, Value
 
@@ -33,6 +32,36 @@ def _routed(tokens: int, experts: int, top_k: int, rng: np.random.Generator) -> 
     return np.argsort(rng.random((tokens, experts)), axis=-1)[:, :top_k].astype(np.int32)
 
 
+def example_weights(problem: Problem, rng: np.random.Generator, *, bias: bool = False) -> tuple[WeightData, ...]:
+    """The weights of a call of ``problem``, in the order of ``OpCall.weights``; empty for ops that have none.
+
+    Raises:
+        Unsupported: a shape that the storage type cannot hold, or a type that cannot be made.
+    """
+    p, op = problem, problem.op
+    if op == "embedding":
+        return (random_weight("token_embd.weight", p.text("quant"), (p.integer("d"), p.integer("vocab")), rng),)
+    if op == "rms_norm":
+        d = p.integer("d")
+        return (WeightData("norm.weight", "F32", (d,), rng.uniform(0.5, 1.5, d).astype(np.float32).view(np.uint8)),)
+    if op == "moe_experts":
+        experts, n, k = p.integer("experts"), p.integer("n"), p.integer("k")
+        return (
+            random_weight("gate", p.text("quant_gate"), (k, n, experts), rng),
+            random_weight("up", p.text("quant_up"), (k, n, experts), rng),
+            random_weight("down", p.text("quant_down"), (n, k, experts), rng),
+        )
+    if op == "head_linear":
+        shape = (p.integer("k"), p.integer("n"), p.integer("heads"))
+        return (random_weight("weight", p.text("quant"), shape, rng),)
+    if op in ("linear", "moe_router"):
+        n = p.integer("n" if op == "linear" else "experts")
+        weight = random_weight("weight", p.text("quant"), (p.integer("k"), n), rng)
+        # A router's correction bias is as large as its scores differ; a linear's as its outputs are.
+        return (weight, random_weight("bias", "F32", (n,), rng, 0.5 if op == "linear" else 0.1)) if bias else (weight,)
+    return ()
+
+
 def example(
     problem: Problem,
     rng: np.random.Generator,
@@ -40,6 +69,7 @@ def example(
     expert_subset: int | None = None,
     attrs: Mapping[str, Attribute] | None = None,
     bias: bool = False,
+    weights: Sequence[WeightData] | None = None,
 ) -> Example:
     """A call of ``problem`` with weights, inputs and state.
 
@@ -47,105 +77,73 @@ def example(
         expert_subset: only so many experts are made; the call's problem then says so too.
         attrs: replaces the operation's usual attributes one by one.
         bias: gives ``linear`` a bias, and ``moe_router`` a correction bias.
+        weights: taken instead of new ones.
 
     Raises:
         Unsupported: a shape that the storage type cannot hold, or a type that cannot be made.
     """
-    op = problem.op
-    if op == "moe_experts" and expert_subset is not None:
+    if problem.op == "moe_experts" and expert_subset is not None:
         problem = problem.replace(experts=max(problem.integer("top_k"), min(expert_subset, problem.integer("experts"))))
-    p, tokens = problem, problem.integer("tokens")
-    weights: list[WeightData] = []
-    inputs: list[AnyArray] = []
+    p, op, tokens = problem, problem.op, problem.integer("tokens")
+    made = tuple(weights) if weights is not None else example_weights(problem, rng, bias=bias)
     usual: dict[str, Attribute] = {}
-    outputs: tuple[Value, ...]
     state = StepState(np.zeros(tokens, np.int32))
-
-    def x(width: int) -> None:
-        inputs.append(random_floats((tokens, width), rng))
-
+    # Widths of the float32 inputs, and the outputs: (name, width).
     if op == "embedding":
-        vocab, d = p.integer("vocab"), p.integer("d")
-        weights = [random_weight("token_embd.weight", p.text("quant"), (d, vocab), rng)]
-        state.tokens = rng.integers(0, vocab, tokens, dtype=np.int32)
-        inputs = [state.tokens]
-        outputs = (Value("y", d),)
+        state.tokens = rng.integers(0, p.integer("vocab"), tokens, dtype=np.int32)
+        widths, outputs = [], [("y", p.integer("d"))]
     elif op == "rms_norm":
-        d, rows = p.integer("d"), p.integer("rows")
-        weights = [WeightData("norm.weight", "F32", (d,), _near_one(d, rng))]
         usual = {"eps": 1e-6}
-        x(rows * d)
-        outputs = (Value("y", rows * d),)
-    elif op == "linear":
-        n, k = p.integer("n"), p.integer("k")
-        weights = [random_weight("weight", p.text("quant"), (k, n), rng)]
-        if bias:
-            weights.append(random_weight("bias", "F32", (n,), rng, 0.5))
-        x(k)
-        outputs = (Value("y", n),)
-    elif op == "head_linear":
-        heads, n, k = p.integer("heads"), p.integer("n"), p.integer("k")
-        weights = [random_weight("weight", p.text("quant"), (k, n, heads), rng)]
-        x(heads * k)
-        outputs = (Value("y", heads * n),)
+        widths = [p.integer("rows") * p.integer("d")]
+        outputs = [("y", widths[0])]
+    elif op in ("linear", "head_linear"):
+        heads = p.integer("heads") if op == "head_linear" else 1
+        widths, outputs = [heads * p.integer("k")], [("y", heads * p.integer("n"))]
     elif op == "rope":
-        heads, d = p.integer("heads"), p.integer("d")
+        d = p.integer("d")
         usual = {"mode": "norm", "head_dim": d, "freq_base": 10000.0, "scaling": "none"}
-        head_dim = int((attrs or {}).get("head_dim", d))  # type: ignore[arg-type]
         state.position = int(rng.integers(0, 4096))
-        x(heads * head_dim)
-        outputs = (Value("y", heads * head_dim),)
-    elif op in ("attention", "mla_attention"):
-        context, heads = p.integer("context"), p.integer("heads")
-        state.position = context - tokens
-        if op == "attention":
-            kv_heads, d = p.integer("kv_heads"), p.integer("d")
-            usual = {"layer": 0, "scale": 1 / math.sqrt(d)}
-            for width in (heads * d, kv_heads * d, kv_heads * d):
-                x(width)
-            shape = (kv_heads, context, d)
-            outputs = (Value("y", heads * d),)
-        else:
-            kv_lora, width = p.integer("kv_lora"), p.integer("kv_lora") + p.integer("rope")
-            usual = {"layer": 0, "scale": 1 / math.sqrt(width)}
-            x(heads * width)
-            x(width)
-            shape = (1, context, width)
-            outputs = (Value("y", heads * kv_lora),)
-        dtype = _DTYPES[p.text("kv")]
-        empty = np.zeros((1, 0, 0), dtype)
-        k_cache = random_floats(shape, rng, dtype)
-        state.caches = {0: Cache(k_cache, random_floats(shape, rng, dtype) if op == "attention" else empty)}
+        widths = [p.integer("heads") * int((attrs or {}).get("head_dim", d))]  # type: ignore[arg-type]
+        outputs = [("y", widths[0])]
+    elif op == "attention":
+        heads, kv_heads, d = (p.integer(name) for name in ("heads", "kv_heads", "d"))
+        usual = {"layer": 0, "scale": 1 / math.sqrt(d)}
+        widths, outputs = [heads * d, kv_heads * d, kv_heads * d], [("y", heads * d)]
+    elif op == "mla_attention":
+        heads, kv_lora, width = p.integer("heads"), p.integer("kv_lora"), p.integer("kv_lora") + p.integer("rope")
+        usual = {"layer": 0, "scale": 1 / math.sqrt(width)}
+        widths, outputs = [heads * width, width], [("y", heads * kv_lora)]
     elif op == "moe_router":
-        experts, k, top_k = p.integer("experts"), p.integer("k"), p.integer("top_k")
-        weights = [random_weight("weight", p.text("quant"), (k, experts), rng)]
-        if bias:
-            weights.append(random_weight("bias", "F32", (experts,), rng, 0.1))
         usual = {"scoring": "softmax", "n_group": 1, "topk_group": 1, "norm_topk_prob": 0, "routed_scaling": 1.0}
-        x(k)
-        outputs = (Value("ids", top_k, dtype="i32"), Value("weights", top_k))
+        widths, outputs = [p.integer("k")], [("ids", p.integer("top_k")), ("weights", p.integer("top_k"))]
     elif op == "moe_experts":
-        experts, top_k, n, k = (p.integer(name) for name in ("experts", "top_k", "n", "k"))
-        weights = [
-            random_weight("gate", p.text("quant_gate"), (k, n, experts), rng),
-            random_weight("up", p.text("quant_up"), (k, n, experts), rng),
-            random_weight("down", p.text("quant_down"), (n, k, experts), rng),
-        ]
-        x(k)
-        inputs.append(_routed(tokens, experts, top_k, rng))
-        inputs.append(rng.uniform(0.05, 1.0, (tokens, top_k)).astype(np.float32))
-        outputs = (Value("y", k),)
+        widths, outputs = [p.integer("k")], [("y", p.integer("k"))]
     else:
         width = p.integer("n") if p.has("n") else p.integer("d")
-        for _ in range(2 if op in ("silu_mul", "add") else 1):
-            x(width)
-        outputs = (Value("y", width, "one" if op == "take_last" else "tokens"),)
-    names = tuple(f"x{i}" for i in range(len(inputs))) if op != "embedding" else ("$tokens",)
-    call = OpCall(
-        op, problem, "", CPU, "example", names, outputs, tuple(w.name for w in weights), {**usual, **(attrs or {})}
-    )
-    return Example(call, tuple(weights), tuple(inputs), state)
+        widths, outputs = [width] * (2 if op in ("silu_mul", "add") else 1), [("y", width)]
+
+    inputs: list[AnyArray] = [random_floats((tokens, width), rng) for width in widths]
+    if op == "embedding":
+        inputs = [state.tokens]
+    elif op == "moe_experts":
+        inputs.append(_routed(tokens, p.integer("experts"), p.integer("top_k"), rng))
+        inputs.append(rng.uniform(0.05, 1.0, (tokens, p.integer("top_k"))).astype(np.float32))
+    elif op in ("attention", "mla_attention"):
+        state.position = p.integer("context") - tokens
+        state.caches = {0: example_cache(problem, rng)}
+    rows = "one" if op == "take_last" else "tokens"
+    values = tuple(Value(name, width, rows, "i32" if name == "ids" else "f32") for name, width in outputs)
+    names = ("$tokens",) if op == "embedding" else tuple(f"x{i}" for i in range(len(inputs)))
+    made_names = tuple(weight.name for weight in made)
+    call = OpCall(op, problem, "", CPU, "example", names, values, made_names, {**usual, **(attrs or {})})
+    return Example(call, made, tuple(inputs), state)
 
 
-def _near_one(d: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    return rng.uniform(0.5, 1.5, d).astype(np.float32).view(np.uint8)
+def example_cache(problem: Problem, rng: np.random.Generator) -> Cache:
+    """A cache of random numbers with room for the problem's whole context."""
+    p, dtype = problem, _DTYPES[problem.text("kv")]
+    if p.op == "mla_attention":
+        latent = random_floats((1, p.integer("context"), p.integer("kv_lora") + p.integer("rope")), rng, dtype)
+        return Cache(latent, np.zeros((1, 0, 0), dtype))
+    shape = (p.integer("kv_heads"), p.integer("context"), p.integer("d"))
+    return Cache(random_floats(shape, rng, dtype), random_floats(shape, rng, dtype))

@@ -1,0 +1,241 @@
+"""Measures cells: checks each against the definition, times it cold, and stores a record whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kbench.core import KbenchError, Problem
+from kbench.kernels import Example, Implementation, accuracy_of, implementation, kernel_version, op_spec, support
+from kbench.measure import Measurement, RelativeNoise, StoppingRule, Warmup, host, is_cold, measure
+from kbench.results import Record, Store
+
+from .cell import Cell
+from .copies import PackedCopies, cold_bytes, family, first_example, pack_copies, touched_bytes, variants
+from .shrink import Part, part_of
+from .verify import verify
+from .workload import Workload, call_by_call, in_programs
+
+# Called before each cell, and once at the end: (cells done, cells, what comes next).
+Progress = Callable[[int, int, str], None]
+
+_WARMUP = Warmup(min_calls=1, max_calls=6, max_seconds=0.1)
+# What a tuner adds up are sums of many medians: 2 % each is plenty, and a cell then takes 0.1 to 0.4 s.
+_TARGET, _MIN_SAMPLES, _MAX_SAMPLES, _MAX_SECONDS = 0.02, 7, 400, 0.25
+
+
+def default_stopping() -> StoppingRule:
+    """For a cell of a suite: quick."""
+    return RelativeNoise(_TARGET, min_samples=_MIN_SAMPLES, max_samples=_MAX_SAMPLES, max_seconds=_MAX_SECONDS)
+
+
+def run_cells(
+    cells: Iterable[Cell],
+    store: Store | None,
+    *,
+    stopping: Callable[[], StoppingRule] | StoppingRule | None = None,
+    progress: Progress | None = None,
+    verify: bool = True,
+    fresh: bool = True,
+    suite: str = "local",
+) -> list[Record]:
+    """One record per cell, in the order of ``cells``.
+
+    Cells that share weights are measured one after another, whatever their order. A cell that has an ``ok`` record
+    of this host, definition and kernel version in ``store`` is not measured again. A cell that fails is a record too
+    (``unsupported``, ``wrong``, ``crashed``) with the reason, and never holds a time.
+
+    Args:
+        store: where records go, each as soon as it is made; None keeps them in memory.
+        stopping: when a cell has been sampled enough; default ``default_stopping``.
+        verify: False skips the check against the definition.
+        fresh: False measures again what has a record.
+        suite: names the file that records go to.
+    """
+    wanted = list(cells)
+    known = _fresh_records(wanted, store) if store is not None and fresh else {}
+    records: dict[int, Record] = {}
+    with _Bench(stopping, verify) as bench:
+        for done, index in enumerate(sorted(range(len(wanted)), key=lambda i: _order(wanted[i], i))):
+            cell = wanted[index]
+            if progress is not None:
+                progress(done, len(wanted), str(cell))
+            kept = known.get(_identity(cell))
+            if kept is None:
+                kept = bench.record(cell)
+                if store is not None:
+                    store.append(kept, suite=suite)
+            records[index] = kept
+    if progress is not None and wanted:
+        progress(len(wanted), len(wanted), "")
+    return [records[index] for index in range(len(wanted))]
+
+
+def _order(cell: Cell, index: int) -> tuple[str, str, int]:
+    return (family(cell.problem).key, _layout(cell.implementation), index)
+
+
+def _layout(name: str) -> str:
+    """Implementations that read the same packed weights: all native ones."""
+    return "cpu" if name.startswith("cpu.") else name
+
+
+def _identity(cell: Cell) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+    return (cell.key, cell.implementation, tuple(sorted(cell.block.items())))
+
+
+def _fresh_records(cells: Sequence[Cell], store: Store) -> dict[tuple[Any, ...], Record]:
+    """Records that stand for ``cells``, by identity; the newest of each."""
+    wanted = {_identity(cell): cell for cell in cells}
+    found: dict[tuple[Any, ...], Record] = {}
+    for record in store.find(host_id=host().host_id, status="ok", source="measured"):
+        block = record.extra.get("block", {})
+        if not isinstance(block, dict):
+            continue
+        identity = (record.key, record.implementation, tuple(sorted(block.items())))
+        cell = wanted.get(identity)
+        if cell is None or record.op_spec_hash != op_spec(cell.problem.op).hash:
+            continue
+        if record.extra.get("kernel_version") == _version(cell.implementation):
+            found[identity] = record
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return kernel_version(implementation(name))
+    except KbenchError:
+        return ""
+
+
+class _Bench:
+    """Keeps the packed weights of the family at hand, and the thread pool, from cell to cell."""
+
+    def __init__(self, stopping: Callable[[], StoppingRule] | StoppingRule | None, check: bool) -> None:
+        self._stopping, self._check = stopping, check
+        self._packed: tuple[tuple[str, str], PackedCopies] | None = None
+        self._pools: dict[int, Any] = {}
+        self._experts_checked: set[tuple[str, bool, str]] = set()
+
+    def __enter__(self) -> _Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._packed = None
+        self._pools.clear()
+
+    def record(self, cell: Cell) -> Record:
+        """Measures one cell; never raises for what the cell does."""
+        try:
+            item = implementation(cell.implementation)
+            verdict = support(item, cell.problem)
+            if not verdict.ok:
+                return self._failed(cell, "unsupported", verdict.reason)
+            return self._measured(cell, item)
+        except KbenchError as error:
+            return self._failed(cell, "unsupported", error.message)
+        except MemoryError:
+            return self._failed(cell, "crashed", "out of memory")
+        except Exception as error:
+            return self._failed(cell, "crashed", f"{type(error).__name__}: {error}")
+
+    def _failed(self, cell: Cell, status: Any, reason: str, **extra: Any) -> Record:
+        return Record.make(
+            cell.problem,
+            cell.implementation,
+            threads=cell.threads,
+            status=status,
+            reason=reason,
+            op_spec_hash=op_spec(cell.problem.op).hash,
+            extra={**self._about(cell), **extra},
+        )
+
+    def _about(self, cell: Cell) -> dict[str, Any]:
+        return {"block": dict(cell.block), "kernel_version": _version(cell.implementation)}
+
+    def _measured(self, cell: Cell, item: Implementation) -> Record:
+        part = part_for(item, cell.problem)
+        packed = self._weights(item, part)
+        case = first_example(cell, part.problem, packed)
+        extra: dict[str, Any] = {"prepare_seconds": packed.prepare_seconds, "prepared_bytes": packed.n_bytes}
+        if part.note:
+            extra["subset"] = part.note
+        if self._check and self._due(case, item):
+            verdict = verify(item, case, packed.copies[0], cell.threads)
+            extra["error_share"] = float(min(verdict.worst, 1e9))  # an infinity is no JSON number
+            if not verdict.ok:
+                return self._failed(cell, "wrong", verdict.reason, **extra)
+        chosen = variants(case, packed)
+        touched = touched_bytes(case, chosen)
+        workload = self._workload(item, case, chosen, cell)
+        extra |= {
+            "copies": len(chosen),
+            "cold": is_cold(1, touched, host().llc_bytes),
+            "steps": workload.steps,
+        }
+        measurement = measure(workload.run, stopping=self._rule(), warmup=_WARMUP)
+        return Record.make(
+            cell.problem,
+            cell.implementation,
+            threads=cell.threads,
+            result=_scaled(measurement, part.scale / workload.steps),
+            op_spec_hash=op_spec(cell.problem.op).hash,
+            extra={**self._about(cell), **extra},
+        )
+
+    def _rule(self) -> StoppingRule:
+        if self._stopping is None:
+            return default_stopping()
+        return self._stopping() if callable(self._stopping) else self._stopping
+
+    def _weights(self, item: Implementation, part: Part) -> PackedCopies:
+        key = (family(part.problem).key, _layout(item.name))
+        if self._packed is None or self._packed[0] != key:
+            self._packed = None  # the old copies go before the new ones come
+            self._packed = (key, pack_copies(item, part.problem))
+        return self._packed[1]
+
+    def _due(self, case: Example, item: Implementation) -> bool:
+        """Experts are checked once per shape for one token and once for more: their truth takes a second."""
+        if case.call.op != "moe_experts":
+            return True
+        key = (family(case.call.problem).key, case.call.problem.integer("tokens") > 1, item.name)
+        if key in self._experts_checked:
+            return False
+        self._experts_checked.add(key)
+        return True
+
+    def _workload(self, item: Any, case: Example, chosen: list[Any], cell: Cell) -> Workload:
+        if not hasattr(item, "emit"):
+            return call_by_call(item, chosen, cell.threads)
+        pool = self._pool(cell.threads)
+        alone = in_programs(item, pool, chosen[:1], 1.0)  # one step: how long is it about?
+        alone.run()
+        begin = time.perf_counter()
+        alone.run()
+        return in_programs(item, pool, chosen, time.perf_counter() - begin)
+
+    def _pool(self, threads: int) -> Any:
+        if threads not in self._pools:
+            from kbench.kernels import Pool
+
+            self._pools.clear()  # idle threads of another pool would still be woken by the scheduler
+            self._pools[threads] = Pool(threads)
+        return self._pools[threads]
+
+
+def part_for(item: Implementation, problem: Problem) -> Part:
+    """The part of ``problem`` that is measured: native weights stay as stored, others become floats."""
+    if item.name.startswith("cpu."):
+        return part_of(problem, cold_bytes())
+    return part_of(problem, cold_bytes(), 2.0 if accuracy_of(item, problem) in ("bf16", "f16") else 4.0)
+
+
+def _scaled(measurement: Measurement, factor: float) -> Measurement:
+    return dataclasses.replace(
+        measurement,
+        samples_seconds=tuple(sample * factor for sample in measurement.samples_seconds),
+        first_seconds=measurement.first_seconds * factor,
+    )

@@ -1,0 +1,178 @@
+"""The suite file, version 1: axes whose product is a list of cells.
+
+::
+
+    suite: 1
+    name: smoke
+    description: a line for people            # optional
+    implementations: [auto]                   # names; auto = the best that runs, all = every one that runs
+    threads: [1, max]                         # max = what this machine has
+    ops:
+      linear:                                 # every parameter of the op, a value or a list of values
+      - {quant: [Q4_K, Q6_K], n: 1536, k: 5120, tokens: [1, 64]}
+    exclude: ["linear(quant=Q6_K*tokens=64*"] # optional: globs on case keys
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbench.core import OPS, Lines, UserError, did_you_mean, load_yaml, parse_yaml
+
+VERSION = 1
+MAX_THREADS_WORD = "max"
+AUTO_WORD, ALL_WORD = "auto", "all"
+# A suite of more cells would run for hours: rather a mistake in a list than a wish.
+MAX_CELLS = 10_000
+
+_KEYS = ("suite", "name", "description", "implementations", "threads", "ops", "exclude")
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """One entry under an op: for each parameter the values it takes, in the op's order."""
+
+    op: str
+    values: tuple[tuple[int | str, ...], ...]
+    where: str
+
+    @property
+    def n_problems(self) -> int:
+        return math.prod(len(values) for values in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite as written: nothing is looked up on this machine yet."""
+
+    name: str
+    description: str
+    implementations: tuple[str, ...]
+    threads: tuple[int | str, ...]
+    axes: tuple[Axes, ...]
+    exclude: tuple[str, ...]
+
+
+def suites_root() -> Path:
+    """The folder of the suites that come with kbench: a checkout's, else the working directory's."""
+    checkout = Path(__file__).parents[3] / "suites"
+    return checkout if checkout.is_dir() else Path("suites")
+
+
+def load_suite(suite: str | Path) -> Suite:
+    """The suite in a file, or the one that comes with kbench under that name.
+
+    Raises:
+        UserError: no such suite; or every mistake in it, with file and line.
+    """
+    path = Path(suite)
+    if path.suffix not in (".yaml", ".yml"):
+        known = sorted(file.stem for file in suites_root().glob("*.yaml"))
+        if str(suite) not in known:
+            hint = did_you_mean(str(suite), known)
+            raise UserError(f"no suite {str(suite)!r}", accepted=f"a .yaml file, {', '.join(known)}", todo=hint)
+        path = suites_root() / f"{suite}.yaml"
+    return read_suite(load_yaml(path), str(path))
+
+
+def parse_suite(text: str, where: str = "<suite>") -> Suite:
+    """Like ``load_suite`` for text at hand."""
+    return read_suite(parse_yaml(text, where), where)
+
+
+def _unknown(word: str, known: Iterable[str], what: str, where: str) -> UserError:
+    known = list(known)
+    return UserError(f"unknown {what} {word!r}", where=where, accepted=", ".join(known), todo=did_you_mean(word, known))
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _text(document: Lines, key: str, file: str, default: str) -> str:
+    value = document.get(key, default)
+    if not isinstance(value, str):
+        raise UserError(f"{key} is {value!r}", where=f"{file}:{document.line_of(key)}", accepted="text")
+    return value
+
+
+def _texts(document: Lines, key: str, file: str, default: list[str]) -> tuple[str, ...]:
+    values = _items(document.get(key, default))
+    if not all(isinstance(value, str) for value in values):
+        raise UserError(f"{key} is {values!r}", where=f"{file}:{document.line_of(key)}", accepted="a list of texts")
+    return tuple(values)
+
+
+def read_suite(document: Any, file: str) -> Suite:
+    """The suite of a parsed document; ``file`` names it in errors."""
+    if not isinstance(document, Lines):
+        raise UserError("not a suite", where=file, accepted="a mapping that starts with suite: 1")
+    for key in document:
+        if key not in _KEYS:
+            raise _unknown(str(key), _KEYS, "key", f"{file}:{document.line_of(key)}")
+    version = document.get("suite")
+    if version != VERSION or isinstance(version, bool):
+        raise UserError(f"suite is {version!r}", where=f"{file}:{document.line_of('suite')}", accepted=str(VERSION))
+    name = _text(document, "name", file, Path(file).stem)
+    axes = tuple(_read_ops(document, file))
+    total = sum(entry.n_problems for entry in axes)
+    if total > MAX_CELLS:
+        raise UserError(f"{total} problems", where=f"{file}:{document.line_of('ops')}", accepted=f"at most {MAX_CELLS}")
+    return Suite(
+        name,
+        _text(document, "description", file, ""),
+        _texts(document, "implementations", file, [AUTO_WORD]),
+        tuple(_read_threads(document, file)),
+        axes,
+        _texts(document, "exclude", file, []),
+    )
+
+
+def _read_threads(document: Lines, file: str) -> Iterable[int | str]:
+    for value in _items(document.get("threads", [MAX_THREADS_WORD])):
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not good and value != MAX_THREADS_WORD:
+            where = f"{file}:{document.line_of('threads')}"
+            raise UserError(f"threads is {value!r}", where=where, accepted="a positive number, or max")
+        yield value
+
+
+def _read_ops(document: Lines, file: str) -> Iterable[Axes]:
+    ops = document.get("ops")
+    if not isinstance(ops, Lines) or not ops:
+        raise UserError("no ops", where=f"{file}:{document.line_of('ops')}", accepted="ops: {linear: [{...}], ...}")
+    for op, entries in ops.items():
+        where = f"{file}:{ops.line_of(op)}"
+        if op not in OPS:
+            raise _unknown(str(op), OPS, "op", where)
+        for entry in _items(entries):
+            if not isinstance(entry, Lines):
+                raise UserError(
+                    f"{op} is {entry!r}", where=where, accepted=f"a list of mappings of {', '.join(OPS[op])}"
+                )
+            yield _read_axes(op, entry, file)
+
+
+def _read_axes(op: str, entry: Lines, file: str) -> Axes:
+    for name in entry:
+        if name not in OPS[op]:
+            raise _unknown(str(name), OPS[op], f"parameter of {op}", f"{file}:{entry.line_of(name)}")
+    missing = [name for name in OPS[op] if name not in entry]
+    if missing:
+        where = f"{file}:{entry.line}"
+        raise UserError(f"{op} lacks {', '.join(missing)}", where=where, accepted=", ".join(OPS[op]))
+    values = []
+    for name in OPS[op]:
+        items = _items(entry[name])
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, (int, str)) or (isinstance(item, int) and item < 1):
+                where = f"{file}:{entry.line_of(name)}"
+                raise UserError(f"{name} is {item!r}", where=where, accepted="text or a positive number, or a list")
+        if not items:
+            raise UserError(f"{name} is empty", where=f"{file}:{entry.line_of(name)}", accepted="at least one value")
+        values.append(tuple(items))
+    return Axes(op, tuple(values), f"{file}:{entry.line}")

@@ -1,0 +1,107 @@
+"""The suite file: what is read, and where mistakes are pointed at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbench.core import UserError
+from kbench.measure import host
+from kbench.suites import expand, load_suite, matches, parse_suite, select
+
+GOOD = """suite: 1
+name: two
+implementations: [reference, torch]
+threads: [1, max]
+ops:
+  linear:
+  - {quant: [Q4_0, Q8_0], n: 32, k: 64, tokens: [1, 4]}
+  attention:
+  - {heads: 2, kv_heads: 1, d: 8, kv: f16, tokens: [1, 16], context: 8}
+exclude: ["linear(quant=Q8_0*tokens=4*"]
+"""
+
+
+def test_the_product_of_the_axes() -> None:
+    cells = expand(parse_suite(GOOD))
+    threads = len({1, host().usable_cpus})
+    # 4 linear problems less the excluded one; of attention only tokens <= context
+    assert len(cells) == (3 + 1) * 2 * threads
+    keys = [cell.key for cell in cells]
+    assert keys[0] == "linear(quant=Q4_0,n=32,k=64,tokens=1,threads=1)"
+    assert cells[0].implementation == "reference"
+    assert "linear(quant=Q8_0,n=32,k=64,tokens=4,threads=1)" not in keys
+    assert len(set(cells)) == len(cells)
+
+
+def test_auto_and_all() -> None:
+    text = GOOD.replace("[reference, torch]", "[WORD]")
+    assert {cell.implementation for cell in expand(parse_suite(text.replace("WORD", "auto")))} < {
+        cell.implementation for cell in expand(parse_suite(text.replace("WORD", "all")))
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "message"),
+    [
+        ("suite: 1", "suite: 2", ":1", "suite is 2"),
+        ("name: two", "nam: two", ":2", "did you mean name"),
+        ("  linear:", "  liner:", ":6", "did you mean linear"),
+        ("quant: [Q4_0, Q8_0]", "qant: [Q4_0, Q8_0]", ":7", "did you mean quant"),
+        (", tokens: [1, 4]", "", ":7", "lacks tokens"),
+        ("n: 32", "n: 0", ":7", "n is 0"),
+        ("n: 32", "n: []", ":7", "n is empty"),
+        ("n: 32", "n: true", ":7", "n is True"),
+        ("threads: [1, max]", "threads: [0]", ":4", "threads is 0"),
+        ("implementations: [reference, torch]", "implementations: [3]", ":3", "a list of texts"),
+        ("  attention:\n  - {", "  attention: 3\n  rope:\n  - {", ":8", "attention is 3"),
+    ],
+)
+def test_mistakes_are_located(old: str, new: str, where: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(UserError) as caught:
+        parse_suite(GOOD.replace(old, new), "s.yaml")
+    assert f"s.yaml{where}:" in caught.value.message or f"s.yaml{where}" in caught.value.where
+    assert message in caught.value.message
+
+
+def test_what_only_this_machine_knows_is_checked_when_expanding() -> None:
+    with pytest.raises(UserError, match="did you mean torch"):
+        expand(parse_suite(GOOD.replace("reference, torch", "torhc")))
+    with pytest.raises(UserError, match="unknown quant type 'Q4_9'"):
+        expand(parse_suite(GOOD.replace("Q4_0", "Q4_9")))
+
+
+def test_a_product_that_explodes_is_refused() -> None:
+    many = f"[{','.join(str(i) for i in range(1, 200))}]"
+    with pytest.raises(UserError, match="at most"):
+        parse_suite(GOOD.replace("n: 32", f"n: {many}").replace("k: 64", f"k: {many}"))
+
+
+def test_not_a_suite(tmp_path: Path) -> None:
+    for text in ("", "- 1", "3", "suite: 1"):
+        with pytest.raises(UserError):
+            parse_suite(text)
+    with pytest.raises(UserError, match="did you mean smoke"):
+        load_suite("smok")
+    with pytest.raises(UserError, match="no such file"):
+        load_suite(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("name", ["smoke", "ops-cpu"])
+def test_the_suites_that_come_with_it(name: str) -> None:
+    suite = load_suite(name)
+    assert suite.name == name
+    assert len(expand(suite)) > 10
+
+
+def test_filters() -> None:
+    cells = expand(parse_suite(GOOD))
+    assert {c.problem.op for c in select(cells, "attention")} == {"attention"}
+    assert all("tokens=4" in c.key for c in select(cells, "linear(*tokens=4*"))
+    assert {c.implementation for c in select(cells, "linear*threads=1) torch")} == {"torch"}
+    assert select(cells, cells[3].key) == tuple(c for c in cells if c.key == cells[3].key)
+    assert not matches("linear(n=1)", "linear(n=2)")
+    with pytest.raises(UserError, match="matches no case"):
+        select(cells, "conv")
