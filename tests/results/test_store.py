@@ -86,6 +86,28 @@ def test_processes_never_lose_a_line(tmp_path: Path) -> None:
         assert [r.median for r in records if r.implementation == f"worker{w}"] == [float(i) for i in range(n)]
 
 
+def _append_for_ever(root: str) -> None:
+    store = Store(root)
+    while True:
+        store.append(record(samples=tuple([0.125] * 20_000)), suite="ops")
+
+
+@pytest.mark.filterwarnings("ignore:.*unfinished")
+def test_a_kill_at_any_moment_leaves_whole_lines(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn" if os.name == "nt" else "fork")
+    for n_rounds in range(1, 4):
+        worker = context.Process(target=_append_for_ever, args=(str(tmp_path),))
+        worker.start()
+        while len(list(Store(tmp_path).read())) < 5 * n_rounds:
+            worker.join(0.01)
+            assert worker.exitcode is None
+        worker.kill()
+        worker.join(60)
+        n_before = len(list(Store(tmp_path).read()))
+        Store(tmp_path).append(record(samples=()), suite="ops")
+        assert len(list(Store(tmp_path).read())) == n_before + 1
+
+
 @pytest.mark.parametrize("cut", [1, 10, 100])
 def test_a_torn_last_line_is_skipped_and_repaired(tmp_path: Path, cut: int) -> None:
     store = Store(tmp_path)

@@ -80,7 +80,8 @@ def measure(
     """Times ``fn()`` until ``stopping`` has seen enough.
 
     A call that is shorter than 100 clock overheads is timed in batches that are not. Python's garbage collector
-    waits until the end, so that no sample pays for another's garbage. For cold caches ``fn`` itself must turn a
+    waits until the end, so that no sample pays for another's garbage (it is not run before: with torch loaded that
+    takes longer than many a measurement). For cold caches ``fn`` itself must turn a
     ``Rotation``, which stays right inside a batch.
 
     Args:
@@ -94,7 +95,6 @@ def measure(
     clock = clock if clock is not None else system_clock()
     plan = Warmup(min_calls=warmup, max_calls=warmup) if isinstance(warmup, int) else warmup
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         warm = _warm_up(fn, plan, clock)
