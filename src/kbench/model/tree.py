@@ -12,7 +12,6 @@ from .descriptor import ModelDescriptor
 _BASE = "torch.nn.Module"
 _LINEAR = ("Linear", "torch.nn.Linear", "torch.nn.modules.linear.Linear", _BASE)
 _LIST = ("ModuleList", "torch.nn.ModuleList", "torch.nn.modules.container.ModuleList", _BASE)
-_EXPERTS = ("Experts", *_LIST[1:])
 _EMBEDDING = ("Embedding", "torch.nn.Embedding", "torch.nn.modules.sparse.Embedding", _BASE)
 
 
@@ -108,7 +107,7 @@ class _TreeBuilder:
         experts = self.tensors(*(f"{block}.ffn_{part}_exps.weight" for part in ("gate", "up", "down")))
         gate = self.tensors(f"{block}.ffn_gate_inp.weight", f"{block}.exp_probs_b.bias")
         children = [
-            Module(f"{name}.experts", _EXPERTS, experts),
+            Module(f"{name}.experts", (*self.own("Experts", "Experts"), *_LIST[1:-1]), experts),
             Module(f"{name}.gate", self.named("MoEGate", *self.family.router), gate),
         ]
         if self.m.moe.shared:
