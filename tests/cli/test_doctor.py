@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
-import types
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+import kbench.kernels
 from kbench.cli import doctor
+from kbench.core import InvalidEnvironment
 from kbench.measure import host
 from kbench.results import Store
 
 
-class _Pool:
-    def __init__(self, threads: int, cpus: list[int]) -> None:
-        self.threads = threads
+@dataclass
+class Answer:
+    value: float | None
+    reason: str = ""
+
+
+class FakeProbes:
+    name = "cpu.avx2"
+
+    def read_bandwidth(self, threads: int) -> Answer:
+        return Answer(12.5e9 * threads)
+
+    def arithmetic_peak(self, kind: str, threads: int) -> Answer:
+        return Answer(321e9) if kind == "int8" else Answer(None, f"no {kind} here")
 
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
-    native = types.ModuleType("kbench.kernels.cpu._native")
-    native.isas = lambda: [("scalar", ""), ("avx2", "")]  # type: ignore[attr-defined]
-    native.Pool = _Pool  # type: ignore[attr-defined]
-    native.read_bandwidth = lambda pool, n_bytes, seconds: 12.5e9 * pool.threads  # type: ignore[attr-defined]
-    native.arithmetic_peak = lambda pool, isa, kind, seconds: 321e9 if kind == "int8" else 0.0  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, native.__name__, native)
+    # Only the probes are made up: a made-up native module would stay in the registry's cache for other tests.
+    monkeypatch.setattr(kbench.kernels, "native_probes", lambda *_, **__: FakeProbes())
     monkeypatch.setenv("KBENCH_RESULTS", str(tmp_path / "results"))
     app = typer.Typer()
     app.callback()(lambda: None)
@@ -77,7 +88,10 @@ def test_a_pipe_gets_plain_lines(app: typer.Typer) -> None:
 
 
 def test_without_the_native_module_the_rest_is_shown(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "kbench.kernels.cpu._native", None)
+    def missing(*_: object, **__: object) -> None:
+        raise InvalidEnvironment("the native module is not there")
+
+    monkeypatch.setattr(kbench.kernels, "native_probes", missing)
     found = json.loads(run(app, "--json"))
     assert found["ceilings"] is None and "native module" in found["ceilings_reason"]
     assert found["implementations"] and found["records_path"] is None
@@ -89,6 +103,20 @@ def test_a_store_that_cannot_be_written_is_a_warning(app: typer.Typer, monkeypat
     found = json.loads(run(app, "--json"))
     assert found["ceilings"] is not None
     assert any("cannot be written" in warning for warning in found["warnings"])
+
+
+def test_whatever_is_built_here(tmp_path: Path) -> None:
+    """In a process of its own, with the real probes."""
+    command = [sys.executable, "-m", "kbench", "doctor", "--quick", "--json"]
+    environment = {**os.environ, "KBENCH_RESULTS": str(tmp_path)}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    found = json.loads(result.stdout)
+    assert (found["ceilings"] is None) == bool(found["ceilings_reason"])
+    runnable = {part["name"] for part in found["implementations"] if part["runnable"]}
+    if found["ceilings"] is not None:
+        assert found["ceilings"]["probes"] in runnable
+        assert all(item["value"] is None or item["value"] > 1e6 for item in found["ceilings"]["items"])
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize(("cpus", "text"), [((), "none"), ((3,), "3"), ((0, 1, 2, 5, 7, 8), "0-2,5,7-8")])
