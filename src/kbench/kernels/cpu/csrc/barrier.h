@@ -27,10 +27,10 @@ inline void spin_pause() {
 #endif
 }
 
-// Pauses before a waiting thread starts to give its processor away. A pause takes 10 to 140 cycles, so this is 10 to
-// 150 microseconds: longer than threads with equal shares ever differ, shorter than a scheduler's time slice, so that a
+// Pauses before a waiting thread starts to give its processor away. A pause takes 10 to 140 cycles, so this is 5 to
+// 80 microseconds: longer than threads with equal shares ever differ, shorter than a scheduler's time slice, so that a
 // thread whose partner lost its (virtual) processor does not burn the slice that the partner needs.
-constexpr int kPausesBeforeYield = 4096;
+constexpr int kPausesBeforeYield = 2048;
 
 class Barrier {
  public:

@@ -1,0 +1,19 @@
+// The Python module: every piece of it binds itself.
+#include <nanobind/nanobind.h>
+
+namespace kbench {
+
+void bind_pool(nanobind::module_& m);
+void bind_matmul(nanobind::module_& m);
+void bind_program(nanobind::module_& m);
+void bind_probes(nanobind::module_& m);
+
+}  // namespace kbench
+
+NB_MODULE(_native, m) {
+  m.doc() = "CPU kernels: packed matrices, a pool of pinned threads, programs of operations, probes.";
+  kbench::bind_pool(m);  // first: the others have pools in their signatures
+  kbench::bind_matmul(m);
+  kbench::bind_program(m);
+  kbench::bind_probes(m);
+}

@@ -1,0 +1,12 @@
+// The table of small operations that an ISA uses.
+#pragma once
+#include "isa.h"
+#include "op_table.h"
+
+namespace kbench {
+
+// Every entry is filled: what an ISA lacks comes from the next lower one (AVX-512 has none of its own: these
+// operations are bound by latency and by the cache, not by the width of a register).
+const OpTable& op_table(Isa isa);
+
+}  // namespace kbench

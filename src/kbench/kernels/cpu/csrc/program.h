@@ -1,0 +1,202 @@
+// A run of consecutive CPU operations, recorded once and replayed for every token or chunk inside one parallel region.
+//
+//   step   what one call recorded: an operation
+//   stage  a part of a step that a thread runs without waiting; barriers stand between stages, where Hazards wants one
+//
+// Values live in an arena that the caller lays out: row-major [rows, width] floats (int32 for expert ids) at byte
+// offsets. A small value (one token's hidden state) is *replicated*: every thread computes all of it into its own copy,
+// thread 0's copy being the arena itself. That costs less than the barrier which sharing would need, and the value
+// still lands in the arena.
+//
+// A llama layer at one token then has five barriers:
+//   add, norm | q k v linears ‖ ropes | attention ‖ combine, quantise | o linear ‖ add, norm, quantise |
+//   gate, up linears, silu_mul ‖ quantise | down linear ‖ next layer
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aligned_buffer.h"
+#include "barrier.h"
+#include "hazards.h"
+#include "isa.h"
+#include "matmul_table.h"
+#include "pool.h"
+
+namespace kbench {
+
+// What changes from run to run.
+struct RunState {
+  const int32_t* tokens = nullptr;
+  int64_t n_tokens = 0;
+  int64_t position = 0;  // of the first token
+};
+
+// A thread's place among those that share a stage.
+struct Lane {
+  int thread = 0;
+  int n_threads = 1;
+};
+
+using StageFn = std::function<void(const Lane&, const RunState&)>;
+
+// A value in the arena, with a copy per thread where it is replicated.
+struct Operand {
+  uint8_t* shared = nullptr;
+  int64_t n_bytes = 0;
+  uint8_t* copies = nullptr;  // [threads][stride], null when not replicated; thread 0 uses `shared`
+  int64_t stride = 0;
+
+  bool replicated() const { return copies != nullptr; }
+  float* at(int thread) const {
+    return reinterpret_cast<float*>(copies != nullptr && thread > 0 ? copies + thread * stride : shared);
+  }
+};
+
+// One layer's cache. `v` lies inside `k` for latent attention.
+struct CacheView {
+  void* k = nullptr;
+  void* v = nullptr;
+  bool half = false;
+  int64_t capacity = 0;
+};
+
+struct RouterOptions {
+  int64_t top_k = 0;
+  bool sigmoid = false;
+  int64_t n_group = 1;
+  int64_t topk_group = 1;
+  bool norm_topk_prob = false;
+  float routed_scaling = 1.0f;
+  std::vector<float> bias;  // empty or one per expert; used to choose, not to weigh
+};
+
+class Program {
+ public:
+  // arena: 64-byte aligned. Throws std::invalid_argument, as every recording method does, for arguments that do not
+  // fit (offsets outside the arena, widths that disagree).
+  Program(ThreadPool& pool, uint8_t* arena, int64_t arena_bytes, int64_t max_tokens);
+
+  // Each records a step and returns its index. x, y, ...: byte offsets of values. threads: 0 = the whole pool.
+  int embedding(Isa isa, const PackedMatrix& w, int64_t y, int threads);
+  // row_width (0: d): floats from one vector to the next; those behind the first d pass through.
+  int rms_norm(Isa isa, int64_t x, std::vector<float> weight, int64_t d, int64_t rows, float eps, int64_t y,
+               bool one_row, int64_t row_width, int threads);
+  int linear(Isa isa, const PackedMatrix& w, int64_t x, int64_t y, std::vector<float> bias, bool one_row, int threads);
+  int rope(Isa isa, int64_t x, int64_t y, int64_t heads, int64_t head_dim, int64_t d, bool neox,
+           std::vector<float> inv_freq, float attn_factor, int threads);
+  int attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads, int64_t d,
+                const CacheView& cache, float scale, int threads);
+  int mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
+                    const CacheView& cache, float scale, int threads);
+  int silu_mul(Isa isa, int64_t gate, int64_t up, int64_t y, int64_t n, int threads);
+  int add(Isa isa, int64_t a, int64_t b, int64_t y, int64_t d, int threads);
+  int take_last(Isa isa, int64_t x, int64_t y, int64_t d, int threads);
+  // x [tokens, heads * (k + tail)] -> y [tokens, heads * (n + tail)]; the tail of each head's vector passes through.
+  int head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_t y, int64_t tail, int threads);
+  int moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, int64_t weights, RouterOptions options,
+                 int threads);
+  int moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<PackedMatrix> up, std::vector<PackedMatrix> down,
+                  int64_t x, int64_t ids, int64_t weights, int64_t y, int64_t top_k, int threads);
+
+  // Replays all steps. Throws std::invalid_argument before anything is touched when the tokens do not fit (too many,
+  // an id outside the vocabulary, a cache that would overflow). seconds: filled with the time of each step, measured
+  // on thread 0 between barriers around it.
+  void run(const RunState& state, std::vector<double>* seconds = nullptr);
+
+  int n_steps() const { return n_steps_; }
+  int n_barriers() const;
+  int64_t max_tokens() const { return max_tokens_; }
+
+ private:
+  struct Stage {
+    StageFn fn;
+    int threads = 0;
+    bool barrier_before = false;
+    int step = 0;
+  };
+  // Quantised rows of a value, shared by all matrices that read it.
+  struct ActivationSlot {
+    int64_t x = -1;           // arena offset of the value that it holds; -1: none
+    Activation base;          // of thread 0, or of everyone
+    int64_t bytes = 0;        // of one copy
+  };
+  // Rows of a value as a matrix reads them.
+  struct ActivationRef {
+    Operand x;
+    Activation base;        // of thread 0, or of everyone
+    int64_t stride = 0;     // bytes from a thread's quantised rows to the next one's; 0: shared
+    int64_t shared_bytes = 0;  // of the shared quantised rows; 0: none
+    Activation at(int thread) const;
+    std::vector<Access> accesses() const;
+  };
+  struct RopeTable {
+    std::vector<float> inv_freq;
+    float attn_factor = 1;
+    float* cosine = nullptr;  // [threads or 1][max_tokens][d / 2]; the sines follow
+    int64_t floats_per_thread = 0;
+    bool own = false;
+  };
+  struct AttentionShape;
+
+  int begin_step() { return n_steps_++; }
+  int stage_threads(int threads) const;
+  void add_stage(StageFn fn, const std::vector<Access>& accesses, int threads);
+  uint8_t* scratch(int64_t n_bytes);
+  // Small enough to compute on every thread instead of sharing it.
+  bool small(int64_t elements) const;
+  // The value at `offset`: [rows, width] of four bytes.
+  Operand value(int64_t offset, int64_t rows, int64_t width, const char* name) const;
+  Operand shared_output(int64_t offset, int64_t rows, int64_t width, const char* name);
+  Operand replicated_output(int64_t offset, int64_t rows, int64_t width, const char* name);
+  // Access of a replicated operand is thread 0's; of a shared one as `split` says.
+  static Access reads(const Operand& x, Split split = {});
+  static Access writes(const Operand& y, Split split = {});
+
+  // fn(thread, row range) over token rows: on every thread when small, else split.
+  using RowsFn = std::function<void(int thread, int64_t begin, int64_t end, const RunState&)>;
+  void add_rows(const std::vector<Operand>& inputs, const Operand& y, int64_t row_bytes, bool one_row, int threads,
+                RowsFn fn);
+  bool replicate(int64_t elements, const std::vector<Operand>& inputs, int64_t y, int64_t y_bytes) const;
+  ActivationRef activation(Isa isa, int64_t x, int64_t rows, int64_t k, bool quantised, bool allow_own, int threads);
+  void add_matmul(Isa isa, const PackedMatrix& w, const ActivationRef& x, const Operand& y, std::vector<float> bias,
+                  bool one_row, int threads);
+  const RopeTable& rope_table(std::vector<float> inv_freq, float attn_factor, bool own, int threads);
+  void add_attention(const AttentionShape& shape, Isa isa, const Operand& q, int64_t y, int threads);
+
+  ThreadPool& pool_;
+  uint8_t* arena_;
+  int64_t arena_bytes_;
+  int64_t max_tokens_;
+  int n_threads_;
+  int n_steps_ = 0;
+  std::vector<Stage> stages_;
+  Hazards hazards_;
+  std::vector<AlignedBuffer> buffers_;
+  std::map<std::pair<int64_t, int64_t>, Operand> replicas_;  // (offset, bytes) -> the copies, valid or not
+  std::map<std::pair<int64_t, int64_t>, bool> replicated_;   // valid now
+  std::map<std::string, ActivationSlot> slots_;
+  std::vector<std::unique_ptr<RopeTable>> rope_tables_;
+  std::vector<std::function<void(const RunState&)>> checks_;  // throw before a run
+  std::atomic<bool> bad_expert_{false};
+  Barrier barrier_;
+  std::mutex run_mutex_;  // replays share the scratch
+};
+
+// y = x W^T + bias for this lane's share of tiles and tokens.
+void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activation& x, int64_t tokens,
+                  const Lane& lane, const float* bias, float* y, int64_t ldy);
+bool quantised(Format format);
+// Quantised rows laid out in `data`, and the bytes that they take.
+Activation activation_in(uint8_t* data, int64_t rows, int64_t k);
+int64_t activation_bytes(int64_t rows, int64_t k);
+// The same activation from row `row` on.
+Activation rows_from(const Activation& a, int64_t row);
+
+}  // namespace kbench

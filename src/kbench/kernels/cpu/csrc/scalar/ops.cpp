@@ -1,0 +1,85 @@
+// The small operations, readably: the truth that the vector versions are tested against.
+#include <cmath>
+#include <cstring>
+
+#include "op_table.h"
+
+namespace kbench {
+namespace {
+
+void rms_norm(const float* x, const float* weight, int64_t d, float eps, float* y) {
+  // The sum in double: d squares of one sign lose d/2 units in float, and this costs nothing beside the loads.
+  double sum = 0;
+  for (int64_t i = 0; i < d; ++i) sum += static_cast<double>(x[i]) * x[i];
+  const float scale = static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(d) + eps));
+  for (int64_t i = 0; i < d; ++i) y[i] = x[i] * scale * weight[i];
+}
+
+void silu_mul(const float* gate, const float* up, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+}
+
+void add(const float* a, const float* b, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+}
+
+void add_scaled(const float* x, float weight, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] += weight * x[i];
+}
+
+void rotate(float a, float b, float cosine, float sine, float* ya, float* yb) {
+  *ya = a * cosine - b * sine;
+  *yb = a * sine + b * cosine;
+}
+
+void rope_norm(const float* x, const float* cosine, const float* sine, int64_t d, float* y) {
+  for (int64_t i = 0; i < d / 2; ++i) rotate(x[2 * i], x[2 * i + 1], cosine[i], sine[i], &y[2 * i], &y[2 * i + 1]);
+}
+
+void rope_neox(const float* x, const float* cosine, const float* sine, int64_t d, float* y) {
+  const int64_t half = d / 2;
+  for (int64_t i = 0; i < half; ++i) rotate(x[i], x[i + half], cosine[i], sine[i], &y[i], &y[i + half]);
+}
+
+void scale_by(const float* x, float scale, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale;
+}
+
+uint16_t half_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const uint32_t sign = bits >> 16 & 0x8000;
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);   // NaN
+  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // rounds to 65536 or more: infinity
+  if (magnitude < 0x38800000) {
+    // Subnormal: adding 0.5 makes float's own rounding cut at half's last place, 2^-24.
+    float shifted;
+    std::memcpy(&shifted, &magnitude, sizeof shifted);
+    shifted += 0.5f;
+    uint32_t rounded;
+    std::memcpy(&rounded, &shifted, sizeof rounded);
+    return static_cast<uint16_t>(sign | (rounded - 0x3f000000));
+  }
+  const uint32_t odd = magnitude >> 13 & 1;
+  return static_cast<uint16_t>(sign | ((magnitude - 0x38000000 + 0xfff + odd) >> 13));
+}
+
+void to_half(const float* x, int64_t n, uint16_t* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = half_of(x[i]);
+}
+
+}  // namespace
+
+void fill_op_table_scalar(OpTable& table) {
+  table.rms_norm = rms_norm;
+  table.silu_mul = silu_mul;
+  table.add = add;
+  table.add_scaled = add_scaled;
+  table.rope_norm = rope_norm;
+  table.rope_neox = rope_neox;
+  table.scale = scale_by;
+  table.to_half = to_half;
+}
+
+}  // namespace kbench

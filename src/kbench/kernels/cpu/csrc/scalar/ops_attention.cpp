@@ -1,0 +1,58 @@
+// Attention over a stretch of the cache, readably.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "op_table.h"
+
+namespace kbench {
+namespace {
+
+float float_of(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t magnitude = half & 0x7fff;
+  float value;
+  if (magnitude < 0x0400) {
+    value = static_cast<float>(magnitude) * 0x1p-24f;
+  } else {
+    const uint32_t bits = magnitude >= 0x7c00 ? 0x7f800000 | (magnitude & 0x3ff) << 13 : (magnitude << 13) + 0x38000000;
+    std::memcpy(&value, &bits, sizeof value);
+  }
+  return sign ? -value : value;
+}
+
+float element(const void* data, int64_t index, bool half) {
+  return half ? float_of(static_cast<const uint16_t*>(data)[index]) : static_cast<const float*>(data)[index];
+}
+
+void attention(const AttentionBlock& b) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (int64_t r = 0; r < b.rows; ++r) {
+    const float* q = b.q + r * b.d_k;
+    float* out = b.out + r * b.d_v;
+    const int64_t end = b.visible[r] < b.end ? b.visible[r] : b.end;
+    float max = -kInfinity, sum = 0;
+    for (int64_t i = 0; i < b.d_v; ++i) out[i] = 0;
+    for (int64_t p = b.begin; p < end; ++p) {
+      float score = 0;
+      for (int64_t i = 0; i < b.d_k; ++i) score += q[i] * element(b.k, p * b.k_stride + i, b.half);
+      if (score > max) {
+        const float shrink = std::exp(max - score);
+        sum *= shrink;
+        for (int64_t i = 0; i < b.d_v; ++i) out[i] *= shrink;
+        max = score;
+      }
+      const float weight = std::exp(score - max);
+      sum += weight;
+      for (int64_t i = 0; i < b.d_v; ++i) out[i] += weight * element(b.v, p * b.v_stride + i, b.half);
+    }
+    b.max[r] = max;
+    b.sum[r] = sum;
+  }
+}
+
+}  // namespace
+
+void fill_op_table_scalar_attention(OpTable& table) { table.attention = attention; }
+
+}  // namespace kbench

@@ -1,0 +1,325 @@
+// Attention over a cache, grouped-query and latent.
+//
+// A KV head's query rows (its heads x the tokens, token by token) are cut into blocks of at most kAttentionRows, and a
+// block's positions into units of kAttentionUnit. All (KV head, block, unit) triples in a row, each costing the same,
+// are shared out evenly: a thread's share may begin and end in the middle of a block's positions.
+//
+//   KV head 0: block 0 |----|----|--   block 1 |----|----|----|-    KV head 1: ...
+//              thread 0 ...........^ thread 1 ..........^ thread 2 ...
+//
+// Parts of a block are merged afterwards: each has its own maximum, sum and output.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "ops.h"
+#include "partition.h"
+#include "program.h"
+
+namespace kbench {
+
+struct Program::AttentionShape {
+  int64_t kv_heads = 0;
+  int64_t group = 0;  // query heads per KV head
+  int64_t d_k = 0;
+  int64_t d_v = 0;
+  CacheView cache;
+  float scale = 1;
+  bool latent = false;  // V is the beginning of K's rows
+  Operand k, v;         // this call's new rows: [tokens, kv_heads * d]
+
+  int64_t element_bytes() const { return cache.half ? 2 : 4; }
+  int64_t cache_bytes(int64_t d) const { return kv_heads * cache.capacity * d * element_bytes(); }
+  void* row(void* base, int64_t head, int64_t position, int64_t d) const {
+    return static_cast<uint8_t*>(base) + (head * cache.capacity + position) * d * element_bytes();
+  }
+  int64_t blocks(int64_t tokens) const { return (group * tokens + kAttentionRows - 1) / kAttentionRows; }
+
+  void append(const OpTable& table, int thread, int64_t head, int64_t token, int64_t position) const {
+    const auto store = [&](const Operand& from, void* base, int64_t d) {
+      const float* x = from.at(thread) + (token * kv_heads + head) * d;
+      void* y = row(base, head, position, d);
+      if (cache.half) {
+        table.to_half(x, d, static_cast<uint16_t*>(y));
+      } else {
+        std::memcpy(y, x, static_cast<size_t>(d) * 4);
+      }
+    };
+    store(k, cache.k, d_k);
+    if (!latent) store(v, cache.v, d_v);
+  }
+};
+
+namespace {
+
+// The blocks of all KV heads for one run, and where each begins in the row of units.
+struct Units {
+  int64_t group, tokens, position, kv_heads, n_blocks;
+  int64_t per_head = 0;
+
+  Units(int64_t group, int64_t kv_heads, const RunState& s)
+      : group(group), tokens(s.n_tokens), position(s.position), kv_heads(kv_heads) {
+    n_blocks = (group * tokens + kAttentionRows - 1) / kAttentionRows;
+    for (int64_t b = 0; b < n_blocks; ++b) per_head += in_block(b);
+  }
+  int64_t row_end(int64_t block) const { return std::min((block + 1) * kAttentionRows, group * tokens); }
+  int64_t visible(int64_t row) const { return position + row / group + 1; }
+  int64_t positions(int64_t block) const { return visible(row_end(block) - 1); }
+  int64_t in_block(int64_t block) const { return (positions(block) + kAttentionUnit - 1) / kAttentionUnit; }
+  int64_t total() const { return per_head * kv_heads; }
+
+  // fn(head, block, first unit of the block in the row) for every block that meets [range.begin, range.end)
+  template <typename Fn>
+  void each(const Range& range, Fn fn) const {
+    for (int64_t head = range.begin / per_head; head < kv_heads && head * per_head < range.end; ++head) {
+      int64_t first = head * per_head;
+      for (int64_t block = 0; block < n_blocks && first < range.end; ++block) {
+        const int64_t n = in_block(block);
+        if (first + n > range.begin) fn(head, block, first);
+        first += n;
+      }
+    }
+  }
+};
+
+// Who holds unit `u` when `total` units are shared among `threads`: the inverse of share().
+int holder(int64_t u, int64_t total, int threads) {
+  int t = static_cast<int>(u * threads / total);
+  while (share(total, t, threads).end <= u) ++t;
+  while (share(total, t, threads).begin > u) --t;
+  return t;
+}
+
+// One part of a block: [rows] maxima, [rows] sums, [rows][d_v] outputs.
+struct Part {
+  float* max;
+  float* sum;
+  float* out;
+  static int64_t floats(int64_t d_v) { return kAttentionRows * (2 + d_v); }
+  explicit Part(float* data) : max(data), sum(data + kAttentionRows), out(data + 2 * kAttentionRows) {}
+};
+
+}  // namespace
+
+void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand& q, int64_t y, int threads) {
+  const OpTable& table = op_table(isa);
+  const int64_t max_blocks = shape.blocks(max_tokens_), d_v = shape.d_v;
+  const int64_t heads = shape.kv_heads * shape.group, width = heads * d_v;
+  const int64_t parts_max = threads + shape.kv_heads * max_blocks;
+  // Few rows: every thread merges all parts for itself, which saves a barrier, and blocks may all go through parts.
+  const bool few = small(parts_max * std::min(kAttentionRows, shape.group * max_tokens_) * d_v);
+  // A block that is alone in its KV head is where the new positions are met, by one thread: it appends them.
+  const bool append_inline = few && max_blocks == 1;
+
+  checks_.push_back([capacity = shape.cache.capacity](const RunState& s) {
+    if (s.position > capacity || s.n_tokens > capacity - s.position) {
+      throw std::invalid_argument("the cache is full: " + std::to_string(s.n_tokens) + " tokens at position " +
+                                  std::to_string(s.position) + ", capacity " + std::to_string(capacity));
+    }
+  });
+  std::vector<Access> cache_read{{shape.cache.k, shape.cache_bytes(shape.d_k), false, {}}};
+  if (!shape.latent) cache_read.push_back({shape.cache.v, shape.cache_bytes(d_v), false, {}});
+  std::vector<Access> cache_write = cache_read;
+  for (Access& access : cache_write) access.write = true;
+  std::vector<Access> new_rows{reads(shape.k)};
+  if (!shape.latent) new_rows.push_back(reads(shape.v));
+
+  if (!append_inline) {
+    std::vector<Access> accesses = new_rows;
+    accesses.insert(accesses.end(), cache_write.begin(), cache_write.end());
+    add_stage(
+        [&table, shape](const Lane& lane, const RunState& s) {
+          const Range rows = share(s.n_tokens * shape.kv_heads, lane.thread, lane.n_threads);
+          for (int64_t r = rows.begin; r < rows.end; ++r) {
+            const int64_t token = r / shape.kv_heads;
+            shape.append(table, lane.thread, r % shape.kv_heads, token, s.position + token);
+          }
+        },
+        accesses, threads);
+  }
+
+  // Parts: when few, one per (thread, block) that meet: thread + block counts up along the row of units, so it is
+  // unique. Otherwise only blocks that are cut need one, at most two per thread: its first and its last.
+  const int64_t n_parts = few ? parts_max : 2 * threads;
+  const int64_t part_floats = round_up(Part::floats(d_v), 16);
+  float* parts = reinterpret_cast<float*>(scratch(n_parts * part_floats * 4));
+  const int64_t q_floats = round_up(kAttentionRows * shape.d_k, 16);
+  const int64_t own_floats = q_floats + part_floats + round_up(attention_scratch_floats(shape.d_k, d_v), 32);
+  float* own = reinterpret_cast<float*>(scratch(own_floats * 4 * threads));
+  const Operand out_shared = value(y, max_tokens_, width, "y");
+  const Access parts_written{parts, n_parts * part_floats * 4, true, {}};
+
+  const auto write_rows = [&table, d_v, width, heads_per = shape.group](const Units& units, int64_t head, int64_t block,
+                                                                          const Part& part, float* y_base) {
+    for (int64_t r = block * kAttentionRows; r < units.row_end(block); ++r) {
+      const int64_t i = r - block * kAttentionRows, token = r / heads_per, h = head * heads_per + r % heads_per;
+      table.scale(part.out + i * d_v, 1.0f / part.sum[i], d_v, y_base + token * width + h * d_v);
+    }
+  };
+
+  std::vector<Access> accesses{reads(q)};
+  if (append_inline) {
+    accesses.insert(accesses.end(), new_rows.begin(), new_rows.end());
+    accesses.insert(accesses.end(), cache_write.begin(), cache_write.end());
+  } else {
+    accesses.insert(accesses.end(), cache_read.begin(), cache_read.end());
+  }
+  accesses.push_back(parts_written);
+  if (!few) accesses.push_back({out_shared.shared, out_shared.n_bytes, true, {}});
+  add_stage(
+      [=, &table](const Lane& lane, const RunState& s) {
+        const Units units(shape.group, shape.kv_heads, s);
+        const Range range = share(units.total(), lane.thread, lane.n_threads);
+        float* q_rows = own + lane.thread * own_floats;
+        const Part whole_part(q_rows + q_floats);
+        int64_t visible[kAttentionRows];
+        if (range.empty()) return;
+        units.each(range, [&](int64_t head, int64_t block, int64_t first) {
+          const int64_t n_units = units.in_block(block), row0 = block * kAttentionRows;
+          const int64_t u0 = std::max(range.begin - first, int64_t{0}), u1 = std::min(range.end - first, n_units);
+          AttentionBlock b;
+          b.begin = u0 * kAttentionUnit;
+          b.end = std::min(u1 * kAttentionUnit, units.positions(block));
+          b.rows = units.row_end(block) - row0;
+          if (append_inline) {
+            for (int64_t p = std::max(s.position, b.begin); p < b.end; ++p) {
+              shape.append(table, lane.thread, head, p - s.position, p);
+            }
+          }
+          for (int64_t i = 0; i < b.rows; ++i) {
+            const int64_t r = row0 + i, h = head * shape.group + r % shape.group;
+            visible[i] = units.visible(r);
+            table.scale(q.at(lane.thread) + (r / shape.group * heads + h) * shape.d_k, shape.scale, shape.d_k,
+                        q_rows + i * shape.d_k);
+          }
+          const bool whole = u0 == 0 && u1 == n_units;
+          const int64_t slot = few ? lane.thread + head * units.n_blocks + block : 2 * lane.thread + (u0 == 0 ? 1 : 0);
+          const Part part = whole && !few ? whole_part : Part(parts + slot * part_floats);
+          b.q = q_rows;
+          b.d_k = shape.d_k;
+          b.d_v = d_v;
+          b.k = shape.row(shape.cache.k, head, 0, shape.d_k);
+          b.v = shape.latent ? b.k : shape.row(shape.cache.v, head, 0, d_v);
+          b.k_stride = shape.d_k;
+          b.v_stride = shape.latent ? shape.d_k : d_v;
+          b.half = shape.cache.half;
+          b.visible = visible;
+          b.max = part.max;
+          b.sum = part.sum;
+          b.out = part.out;
+          b.scratch = whole_part.max + part_floats;
+          table.attention(b);
+          if (whole && !few) write_rows(units, head, block, part, out_shared.at(0));
+        });
+      },
+      accesses, threads);
+
+  const bool replicated = few && replicate(1, {}, y, out_shared.n_bytes);
+  const Operand out = replicated ? replicated_output(y, max_tokens_, width, "y") : shared_output(y, max_tokens_, width, "y");
+  // Merges the parts of the blocks that meet `range`, on thread `thread`.
+  const auto merge = [=, &table](int thread, const Units& units, const Range& range) {
+    if (range.empty()) return;
+    units.each(range, [&](int64_t head, int64_t block, int64_t first) {
+      const int64_t last = first + units.in_block(block) - 1;
+      // A block belongs to the share that holds its first unit, so that one thread merges it.
+      if (first < range.begin) return;
+      const int t0 = holder(first, units.total(), threads), t1 = holder(last, units.total(), threads);
+      if (!few && t0 == t1) return;  // written whole already
+      const auto part_of = [&](int t) {
+        const int64_t slot = few ? t + head * units.n_blocks + block : 2 * t + (t == t0 ? 1 : 0);
+        return Part(parts + slot * part_floats);
+      };
+      for (int64_t r = block * kAttentionRows; r < units.row_end(block); ++r) {
+        const int64_t i = r - block * kAttentionRows, h = head * shape.group + r % shape.group;
+        float* to = out.at(thread) + r / shape.group * width + h * d_v;
+        float max = part_of(t0).max[i];
+        for (int t = t0 + 1; t <= t1; ++t) max = std::max(max, part_of(t).max[i]);
+        float sum = 0;
+        for (int t = t0; t <= t1; ++t) sum += part_of(t).sum[i] * std::exp(part_of(t).max[i] - max);
+        for (int t = t0; t <= t1; ++t) {
+          const Part part = part_of(t);
+          const float weight = std::exp(part.max[i] - max) / sum;
+          if (t == t0) {
+            table.scale(part.out + i * d_v, weight, d_v, to);
+          } else {
+            table.add_scaled(part.out + i * d_v, weight, d_v, to);
+          }
+        }
+      }
+    });
+  };
+  Access parts_read = parts_written;
+  parts_read.write = false;
+  add_stage(
+      [=](const Lane& lane, const RunState& s) {
+        const Units units(shape.group, shape.kv_heads, s);
+        merge(lane.thread, units,
+              replicated ? Range{0, units.total()} : share(units.total(), lane.thread, lane.n_threads));
+      },
+      {parts_read, writes(out)}, replicated ? 0 : threads);
+}
+
+namespace {
+
+void check_cache(const CacheView& cache, const char* op) {
+  if (cache.capacity < 1) throw std::invalid_argument(std::string(op) + ": the cache has no room");
+}
+
+}  // namespace
+
+int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads, int64_t d,
+                       const CacheView& cache, float scale, int threads) {
+  threads = stage_threads(threads);
+  check_cache(cache, "attention");
+  if (heads < 1 || kv_heads < 1 || d < 1 || heads % kv_heads != 0 || heads > arena_bytes_ / 4 / d) {
+    throw std::invalid_argument("attention: " + std::to_string(heads) + " heads, " + std::to_string(kv_heads) +
+                                " kv_heads, d " + std::to_string(d) +
+                                "; accepted: heads a multiple of kv_heads, and values that fit the arena");
+  }
+  AttentionShape shape;
+  shape.kv_heads = kv_heads;
+  shape.group = heads / kv_heads;
+  shape.d_k = shape.d_v = d;
+  shape.cache = cache;
+  shape.scale = scale;
+  shape.k = value(k, max_tokens_, kv_heads * d, "k");
+  shape.v = value(v, max_tokens_, kv_heads * d, "v");
+  const Operand queries = value(q, max_tokens_, heads * d, "q");
+  for (const Operand& x : {queries, shape.k, shape.v}) {
+    if (overlap(x.shared, x.n_bytes, arena_ + y, queries.n_bytes)) throw std::invalid_argument("attention: y overlaps an input");
+  }
+  begin_step();
+  add_attention(shape, isa, queries, y, threads);
+  return n_steps_ - 1;
+}
+
+int Program::mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
+                           const CacheView& cache, float scale, int threads) {
+  threads = stage_threads(threads);
+  check_cache(cache, "mla_attention");
+  if (heads < 1 || kv_lora < 1 || rope < 0 || kv_lora > arena_bytes_ || rope > arena_bytes_ ||
+      heads > arena_bytes_ / 4 / (kv_lora + rope)) {
+    throw std::invalid_argument("mla_attention: heads, kv_lora and rope do not fit the arena");
+  }
+  AttentionShape shape;
+  shape.kv_heads = 1;
+  shape.group = heads;
+  shape.d_k = kv_lora + rope;
+  shape.d_v = kv_lora;
+  shape.cache = cache;
+  shape.scale = scale;
+  shape.latent = true;
+  shape.k = value(latent, max_tokens_, shape.d_k, "latent");
+  const Operand queries = value(q, max_tokens_, heads * shape.d_k, "q");
+  for (const Operand& x : {queries, shape.k}) {
+    if (overlap(x.shared, x.n_bytes, arena_ + y, max_tokens_ * heads * kv_lora * 4)) {
+      throw std::invalid_argument("mla_attention: y overlaps an input");
+    }
+  }
+  begin_step();
+  add_attention(shape, isa, queries, y, threads);
+  return n_steps_ - 1;
+}
+
+}  // namespace kbench

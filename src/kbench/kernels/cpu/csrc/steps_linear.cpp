@@ -1,0 +1,208 @@
+// Linear layers: quantising activations once for all matrices that read them, and sharing out tiles.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "partition.h"
+#include "program.h"
+
+namespace kbench {
+namespace {
+
+// Activations that a thread goes through for every tile: half of a 512 KiB second-level cache, the other half for the
+// weights' stream and the output. Larger caches lose little: a tile is unpacked once per block.
+constexpr int64_t kActivationBlockBytes = 256 << 10;
+// Rounded down to a multiple of 24: register tiles of 4, 6 and 8 tokens all come out even.
+constexpr int64_t kTokenMultiple = 24;
+// A thread should have at least this many tiles before tokens are shared out as well: with fewer, shares differ by
+// more than a quarter.
+constexpr int64_t kTilesPerThread = 4;
+// ... and at least this many tokens per group, or the weights are unpacked for too few.
+constexpr int64_t kTokensPerGroup = 16;
+
+int64_t scale_offset(int64_t rows, int64_t k) { return round_up(rows * k, kCacheLine); }
+int64_t sum_offset(int64_t rows, int64_t k) { return scale_offset(rows, k) + round_up(rows * (k / 32) * 4, kCacheLine); }
+
+template <typename T>
+T* shifted(T* p, int64_t bytes) {
+  return reinterpret_cast<T*>(reinterpret_cast<uint8_t*>(p) + bytes);
+}
+
+}  // namespace
+
+bool quantised(Format format) { return format != Format::F32 && format != Format::F16 && format != Format::BF16; }
+
+Activation rows_from(const Activation& a, int64_t row) {
+  Activation b = a;
+  if (b.x != nullptr) b.x += row * a.ldx;
+  if (b.q != nullptr) {
+    b.q += row * a.k;
+    b.scale += row * (a.k / 32);
+    b.sum += row * (a.k / 16);
+  }
+  return b;
+}
+
+int64_t activation_bytes(int64_t rows, int64_t k) {
+  return round_up(sum_offset(rows, k) + rows * (k / 16) * 4, 2 * kCacheLine);
+}
+
+Activation activation_in(uint8_t* data, int64_t rows, int64_t k) {
+  Activation a;
+  a.k = k;
+  a.q = reinterpret_cast<int8_t*>(data);
+  a.scale = reinterpret_cast<float*>(data + scale_offset(rows, k));
+  a.sum = reinterpret_cast<float*>(data + sum_offset(rows, k));
+  return a;
+}
+
+void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activation& x, int64_t tokens,
+                  const Lane& lane, const float* bias, float* y, int64_t ldy) {
+  int64_t groups = 1;
+  while (lane.n_threads % (2 * groups) == 0 && w.tiles() * groups < kTilesPerThread * lane.n_threads &&
+         tokens / (2 * groups) >= kTokensPerGroup) {
+    groups *= 2;
+  }
+  const Range tiles = share(w.tiles(), lane.thread / groups, lane.n_threads / groups);
+  const Range rows = share(tokens, lane.thread % groups, groups);
+  if (tiles.empty()) return;
+  const int64_t block =
+      std::max(kTokenMultiple, kActivationBlockBytes / (w.k * (quantised(w.format) ? 1 : 4)) / kTokenMultiple * kTokenMultiple);
+  const MatmulFn fn = table.matmul[static_cast<int>(w.format)];
+  for (int64_t t = rows.begin; t < rows.end; t += block) {
+    fn(w, rows_from(x, t), std::min(block, rows.end - t), tiles.begin, tiles.end, bias, y + t * ldy, ldy);
+  }
+}
+
+Activation Program::ActivationRef::at(int thread) const {
+  Activation a = base;
+  a.x = x.at(thread);
+  if (a.q != nullptr && stride > 0) {
+    a.q = shifted(a.q, thread * stride);
+    a.scale = shifted(a.scale, thread * stride);
+    a.sum = shifted(a.sum, thread * stride);
+  }
+  return a;
+}
+
+std::vector<Access> Program::ActivationRef::accesses() const {
+  std::vector<Access> accesses{reads(x)};
+  if (shared_bytes > 0) accesses.push_back({base.q, shared_bytes, false, {}});
+  return accesses;
+}
+
+Program::ActivationRef Program::activation(Isa isa, int64_t x, int64_t rows, int64_t k, bool quantise, bool allow_own,
+                                           int threads) {
+  ActivationRef ref;
+  ref.x = value(x, rows, k, "x");
+  ref.base.k = ref.base.ldx = k;
+  if (!quantise) return ref;
+  const bool own = allow_own && small(rows * k);
+  const std::string key = std::to_string(rows) + "x" + std::to_string(k) + (own ? " own " : " ") + isa_name(isa);
+  ActivationSlot& slot = slots_[key];
+  if (slot.bytes == 0) {
+    slot.bytes = activation_bytes(rows, k);
+    slot.base = activation_in(scratch(own ? slot.bytes * n_threads_ : slot.bytes), rows, k);
+    slot.base.ldx = k;
+  }
+  ref.base = slot.base;
+  ref.stride = own ? slot.bytes : 0;
+  ref.shared_bytes = own ? 0 : slot.bytes;
+  if (slot.x == x) return ref;
+  const QuantizeFn fn = matmul_table(isa).quantize;
+  const bool one_row = rows == 1;
+  if (own) {
+    add_stage([fn, ref, one_row](const Lane& lane, const RunState& s) { fn(ref.at(lane.thread), 0, one_row ? 1 : s.n_tokens); },
+              {reads(ref.x)}, 0);
+  } else {
+    const Split split{Split::rows, k * 4, one_row ? -threads : threads};
+    add_stage(
+        [fn, ref, one_row](const Lane& lane, const RunState& s) {
+          const Range part = share(one_row ? 1 : s.n_tokens, lane.thread, lane.n_threads);
+          if (!part.empty()) fn(ref.at(lane.thread), part.begin, part.end);
+        },
+        {reads(ref.x, split), {ref.base.q, slot.bytes, true, {}}}, threads);
+  }
+  slot.x = x;
+  return ref;
+}
+
+void Program::add_matmul(Isa isa, const PackedMatrix& w, const ActivationRef& x, const Operand& y,
+                         std::vector<float> bias, bool one_row, int threads) {
+  if (matmul_table(isa).matmul[static_cast<int>(w.format)] == nullptr) {
+    throw std::invalid_argument(std::string("no kernel of ") + isa_name(isa) + " for this weight format");
+  }
+  std::vector<Access> accesses = x.accesses();
+  // With enough tokens they are shared out too, and a thread's part is no longer a set of columns.
+  const bool columns = (one_row ? 1 : max_tokens_) < 2 * kTokensPerGroup;
+  accesses.push_back(writes(y, columns ? Split{Split::columns, w.n, threads} : Split{}));
+  add_stage(
+      [&table = matmul_table(isa), w, x, y, bias = std::move(bias), one_row](const Lane& lane, const RunState& s) {
+        matmul_share(table, w, x.at(lane.thread), one_row ? 1 : s.n_tokens, lane, bias.empty() ? nullptr : bias.data(),
+                     y.at(0), w.n);
+      },
+      accesses, threads);
+}
+
+int Program::linear(Isa isa, const PackedMatrix& w, int64_t x, int64_t y, std::vector<float> bias, bool one_row,
+                    int threads) {
+  threads = stage_threads(threads);
+  if (!bias.empty() && static_cast<int64_t>(bias.size()) != w.n) {
+    throw std::invalid_argument("linear: a bias of " + std::to_string(bias.size()) + " for " + std::to_string(w.n) + " rows");
+  }
+  const int64_t rows = one_row ? 1 : max_tokens_;
+  const Operand in = value(x, rows, w.k, "x");
+  value(y, rows, w.n, "y");
+  if (overlap(in.shared, in.n_bytes, arena_ + y, rows * w.n * 4)) throw std::invalid_argument("linear: x and y overlap");
+  begin_step();
+  const ActivationRef ref = activation(isa, x, rows, w.k, quantised(w.format), true, threads);
+  add_matmul(isa, w, ref, shared_output(y, rows, w.n, "y"), std::move(bias), one_row, threads);
+  return n_steps_ - 1;
+}
+
+int Program::head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_t y, int64_t tail, int threads) {
+  threads = stage_threads(threads);
+  const int64_t heads = static_cast<int64_t>(w.size());
+  if (heads == 0) throw std::invalid_argument("head_linear: no matrices");
+  for (const PackedMatrix& m : w) {
+    if (m.n != w[0].n || m.k != w[0].k || m.format != w[0].format) {
+      throw std::invalid_argument("head_linear: the heads' matrices differ in shape or format");
+    }
+  }
+  const int64_t n = w[0].n, k = w[0].k;
+  if (tail < 0 || tail > arena_bytes_) throw std::invalid_argument("head_linear: tail is " + std::to_string(tail));
+  const int64_t x_head = k + tail, y_head = n + tail;
+  const Operand in = value(x, max_tokens_, heads * x_head, "x");
+  const Operand out = shared_output(y, max_tokens_, heads * y_head, "y");
+  if (overlap(in.shared, in.n_bytes, out.shared, out.n_bytes)) throw std::invalid_argument("head_linear: x and y overlap");
+  begin_step();
+  const bool quantise = quantised(w[0].format);
+  // Each thread quantises the heads of its share for itself: they are its own but for the two at the ends.
+  const int64_t bytes = quantise ? activation_bytes(max_tokens_, k) : 0;
+  uint8_t* data = quantise ? scratch(bytes * n_threads_) : nullptr;
+  add_stage(
+      [&table = matmul_table(isa), w = std::move(w), in, out, heads, k, n, tail, x_head, y_head, data, bytes, rows = max_tokens_](
+          const Lane& lane, const RunState& s) {
+        const int64_t tiles = w[0].tiles();
+        const Range part = share(heads * tiles, lane.thread, lane.n_threads);
+        for (int64_t h = part.begin / tiles; h < heads && h * tiles < part.end; ++h) {
+          Activation a = data != nullptr ? activation_in(data + lane.thread * bytes, rows, k) : Activation{};
+          a.k = k;
+          a.x = in.at(lane.thread) + h * x_head;
+          a.ldx = heads * x_head;
+          if (data != nullptr) table.quantize(a, 0, s.n_tokens);
+          const PackedMatrix& m = w[static_cast<size_t>(h)];
+          table.matmul[static_cast<int>(m.format)](m, a, s.n_tokens, std::max<int64_t>(part.begin - h * tiles, 0),
+                                                   std::min(part.end - h * tiles, tiles), nullptr, out.at(0) + h * y_head,
+                                                   heads * y_head);
+          if (tail == 0 || part.begin > h * tiles) continue;  // the thread with the head's first tile copies
+          for (int64_t t = 0; t < s.n_tokens; ++t) {
+            std::memcpy(out.at(0) + t * heads * y_head + h * y_head + n, a.x + t * a.ldx + k, static_cast<size_t>(tail) * 4);
+          }
+        }
+      },
+      {reads(in), writes(out)}, threads);
+  return n_steps_ - 1;
+}
+
+}  // namespace kbench
