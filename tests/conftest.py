@@ -9,6 +9,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,66 @@ def smollm2_path() -> Path:
                 pytest.fail(reason)
             pytest.skip(reason)
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    """Architecture -> (GGUF file in float32, the Hugging Face model that it was written from)."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from hf_oracle import write_gguf
+
+    shared = {
+        "vocab_size": 150,
+        "hidden_size": 96,
+        "intermediate_size": 160,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "attn_implementation": "eager",
+        "rms_norm_eps": 1e-5,
+        # Ten times the usual spread: attention that looks somewhere, logits that differ.
+        "initializer_range": 0.2,
+    }
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    # Beyond the original context of 32 the low frequencies are slowed down, as in Llama 3.1.
+    llama3 = rope | {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    configs = {
+        "llama": transformers.LlamaConfig(**shared, rope_parameters=rope, tie_word_embeddings=False),
+        "llama3": transformers.LlamaConfig(**shared, rope_parameters=llama3, tie_word_embeddings=True),
+        "qwen2": transformers.Qwen2Config(**shared, rope_parameters=rope, tie_word_embeddings=True),
+        "qwen3": transformers.Qwen3Config(**shared, rope_parameters=rope, head_dim=32, tie_word_embeddings=False),
+    }
+    folder = tmp_path_factory.mktemp("tiny")
+    models = {}
+    for name, config in configs.items():
+        torch.manual_seed(7)
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        with torch.no_grad():
+            for parameter_name, parameter in model.named_parameters():
+                # Norm weights start at 1 and biases at 0: neither would show when left out.
+                if parameter.dim() == 1:
+                    parameter.add_(torch.randn_like(parameter) * (0.3 if "norm" in parameter_name else 0.5))
+        factors = None
+        if name == "llama3":
+            d = model.model.rotary_emb.inv_freq.numel() * 2
+            plain = 1 / 5000.0 ** (torch.arange(0, d, 2).double() / d)
+            factors = (plain / model.model.rotary_emb.inv_freq.double()).numpy()
+            assert factors.max() > 7  # the scaling is really on
+        path = folder / f"{name}.gguf"
+        write_gguf(model, path, "llama" if name == "llama3" else name, factors)
+        models[name] = (path, model)
+    return models
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tiny_models: dict[str, tuple[Path, Any]]) -> Path:
+    """A llama of three layers and 150 byte tokens, random, in float32; without a chat template."""
+    return tiny_models["llama"][0]

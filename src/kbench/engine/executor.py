@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from kbench.core import OpCall, Value
 from kbench.kernels import AnyArray, Cache, StepState, implementation
-from kbench.model import plan_arena
+from kbench.model import Arena, plan_arena
 
 from .native_run import NativeRun
 from .weights import WeightStore
@@ -28,6 +28,8 @@ from .weights import WeightStore
 TokenArray = npt.NDArray[np.int32]
 # A cache line, and the widest vector register: what native kernels require of the arena.
 ALIGNMENT = 64
+# float32 and int32: the only types that values have.
+_ELEMENT_BYTES = 4
 _DTYPES: dict[str, type[np.generic]] = {"f32": np.float32, "i32": np.int32}
 
 
@@ -49,10 +51,13 @@ class Executable:
         caches: Mapping[int, Cache],
         pool: Callable[[], Any],
         threads: int,
+        *,
+        keep_all: bool = False,
     ) -> None:
-        """Binds ``calls``. ``pool`` makes (once) the native thread pool, and is called only where a call needs it."""
+        """Binds ``calls``. ``pool`` makes (once) the native thread pool, and is called only where a call needs it.
+        ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a run."""
         self.calls, self.max_tokens = tuple(calls), max_tokens
-        arena = plan_arena(calls, max_tokens)
+        arena = _apart(calls, max_tokens) if keep_all else plan_arena(calls, max_tokens)
         self.n_bytes = arena.n_bytes
         self._buffer = aligned_buffer(arena.n_bytes)
         slots = {
@@ -75,6 +80,7 @@ class Executable:
                 finish()
                 self._segments.append(_PythonCall(call, slots, weights, caches, call.threads or threads))
         finish()
+        self._slots = slots
         self._logits = slots["logits"]
 
     def run(self, tokens: TokenArray, position: int) -> None:
@@ -93,6 +99,19 @@ class Executable:
         """The last run's ``[rows, vocab]``: a view that the next run overwrites."""
         return self._logits.view(n_tokens)
 
+    def values(self, n_tokens: int) -> dict[str, npt.NDArray[Any]]:
+        """Copies of every value of the last run; meaningful with ``keep_all`` only."""
+        return {name: slot.view(n_tokens).copy() for name, slot in self._slots.items()}
+
+
+def _apart(calls: Sequence[OpCall], max_tokens: int) -> Arena:
+    offsets, end = {}, 0
+    for value in (value for call in calls for value in call.outputs):
+        offsets[value.name] = end
+        size = (1 if value.rows == "one" else max_tokens) * value.width * _ELEMENT_BYTES
+        end += size + -size % ALIGNMENT
+    return Arena(offsets, end)
+
 
 @dataclass(slots=True)
 class _Slot:
@@ -104,7 +123,7 @@ class _Slot:
 
     def view(self, n_tokens: int) -> npt.NDArray[Any]:
         rows = 1 if self.value.rows == "one" else n_tokens
-        n_bytes = rows * self.value.width * 4
+        n_bytes = rows * self.value.width * _ELEMENT_BYTES
         flat = self.buffer[self.offset : self.offset + n_bytes].view(_DTYPES[self.value.dtype])
         return flat.reshape(rows, self.value.width)
 

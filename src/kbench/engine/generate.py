@@ -104,13 +104,13 @@ def generate(
             text += held.flush()
         out.text += text
         now = time.perf_counter()
-        out.stop = "eos" if ended else "stop string" if held.found else "max tokens" if n_made == max_tokens else ""
-        if full and not out.stop:
-            out.stop = "context"
+        reasons = (("eos", ended), ("stop string", held.found), ("max tokens", n_made == max_tokens), ("context", full))
+        reason = next((name for name, holds in reasons if holds), "")
+        out.stop = reason or out.stop
         yield Token(token, text, now - started)
-        if out.stop:
+        if reason:
             break
-        out.stop, started = "closed", now
+        started = now
         history.append(token)
         logits = session.decode(token)
         out.decode_tokens = timings.decode_tokens - decoded_before

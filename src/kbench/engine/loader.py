@@ -128,10 +128,10 @@ def load_model(
     cache = KvCache(descriptor.n_layers, descriptor.kv_heads, descriptor.head_dim, context, kv)
     pool = _pool(threads)
 
-    def build(phase: Phase, tokens: int, logits: str) -> Executable:
+    def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
         calls = lowered(phase, tokens, logits)
         weights.prepare(calls)
-        return Executable(calls, tokens, weights, cache.caches, pool, threads)
+        return Executable(calls, tokens, weights, cache.caches, pool, threads, keep_all=keep_all)
 
     report = LoadReport(file_bytes, weights.n_bytes, cache.n_bytes, workspace, seconds)
     return Session(

@@ -19,8 +19,8 @@ from .tokenizer import Tokenizer
 
 FloatArray = npt.NDArray[np.float32]
 
-# Makes the program for (phase, tokens at most, "last" or "all" logits).
-Build = Callable[[Phase, int, str], Executable]
+# Makes the program for (phase, tokens at most, "last" or "all" logits, keep every value).
+Build = Callable[[Phase, int, str, bool], Executable]
 
 # Rows of logits that are made at once: 64 rows of a vocabulary of 150 000 are 38 MB.
 _LOGITS_CHUNK = 64
@@ -87,8 +87,8 @@ class Session:
         self.cache, self.chunk, self.threads, self.report = cache, chunk, threads, report
         self.timings = Timings()
         self._build = build
-        self._decode = build(Phase.DECODE, 1, "last")
-        self._prefill = build(Phase.PREFILL, chunk, "last")
+        self._decode = build(Phase.DECODE, 1, "last", False)
+        self._prefill = build(Phase.PREFILL, chunk, "last", False)
         self._all: Executable | None = None
         self._token = np.zeros(1, np.int32)
         self._ids: list[int] = []
@@ -164,13 +164,22 @@ class Session:
         ids = self._checked(tokens)
         chunk = min(self.chunk, _LOGITS_CHUNK)
         if self._all is None:
-            self._all = self._build(Phase.PREFILL, chunk, "all")
+            self._all = self._build(Phase.PREFILL, chunk, "all", False)
         result = np.empty((len(ids), self.descriptor.vocab), np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
             self._feed(self._all, part, chunk)
             result[begin : begin + len(part)] = self._all.logits(len(part))
         return result
+
+    def trace(self, tokens: Sequence[int]) -> dict[str, npt.NDArray[np.generic]]:
+        """Adds ``tokens``; every value of the model by name (``model.layers.3`` is what that layer puts out), each
+        ``[tokens, width]``, logits of all tokens among them. For finding where two implementations part: slow, and
+        in memory for every value at once."""
+        ids = self._checked(tokens)
+        program = self._build(Phase.PREFILL, len(ids), "all", True)
+        self._feed(program, ids, len(ids))
+        return program.values(len(ids))
 
     def profile(self, token: int) -> list[tuple[OpCall, float]]:
         """Decodes one token; every call with the seconds that it took, measured in place."""

@@ -16,15 +16,16 @@ from kbench.model import GgufFile
 # (bytes of the file that are packed, bytes to pack)
 Progress = Callable[[int, int], None]
 
-_Key = tuple[str, bool, tuple[str, ...]]
+_Key = tuple[str, str, tuple[str, ...]]
 
 
 def _key(call: OpCall) -> _Key:
     """What decides how weights are packed. All native instruction sets read one layout, and their embedding reads the
     matrix that a tied head multiplies with; elsewhere an embedding keeps its stored rows."""
-    if call.implementation.startswith("cpu."):
-        return ("cpu", False, call.weights)
-    return (call.implementation, call.op == "embedding", call.weights)
+    native = call.implementation.startswith("cpu.")
+    # MLA reads one tensor as two stacks of matrices.
+    form = call.problem.replace(tokens=1).key if call.op == "head_linear" else call.op if call.op == "embedding" else ""
+    return ("cpu" if native else call.implementation, "" if native and form == "embedding" else form, call.weights)
 
 
 class WeightStore:

@@ -1,0 +1,101 @@
+"""`kbench generate` and `kbench chat` from the outside: output, exit codes, one message per mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIMEOUT = 300
+
+
+def kbench(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "kbench", *map(str, arguments)],
+        input=stdin, capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+
+
+def report(*arguments: str | Path) -> dict[str, Any]:
+    done = kbench(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_greedy_english_streamed_and_as_json(smollm2_path: Path) -> None:
+    question = ["generate", smollm2_path, "--prompt", "What is the capital of France?", "--temperature", "0", "-n", "8"]
+    streamed = kbench(*question)
+    assert streamed.returncode == 0, streamed.stderr
+    assert streamed.stdout == "The capital of France is Paris.\n"
+    assert "tokens/s" in streamed.stderr
+    answer = report(*question)
+    assert next(iter(answer)) == "schema" and answer["schema"] == "kbench.generate/1"
+    assert answer["text"] == "The capital of France is Paris." and answer["stop"] in ("eos", "max tokens")
+    assert answer["decode_tokens"] == len(answer["token_ids"]) - 1
+    assert len(answer["token_seconds"]) == len(answer["token_ids"])
+
+
+def test_a_prompt_from_a_file_raw(smollm2_path: Path, tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("The first ten numbers are one, two, three, four, five, six,")
+    answer = report("generate", smollm2_path, "-f", prompt, "--raw", "-n", "4", "--temperature", "0")
+    assert answer["text"] == " seven, eight,"
+    assert answer["prompt_tokens"] < 20  # no template around it
+
+
+def test_a_piped_chat_remembers(smollm2_path: Path) -> None:
+    lines = "My name is Alice. Remember it.\n/nonsense\n\nWhat is my name?\n/stats\n/exit\nnever read\n"
+    done = kbench("chat", smollm2_path, "--temperature", "0", "-n", "24", "--json", stdin=lines)
+    assert done.returncode == 0, done.stderr
+    talk = json.loads(done.stdout)
+    assert [message["role"] for message in talk["messages"]] == ["user", "assistant"] * 2
+    assert "unknown command /nonsense" in done.stderr and "tokens/s" in done.stderr
+    # System message, two questions and an answer are some 80 tokens; running the beginning twice would be 120.
+    assert talk["prefill_tokens"] < 100
+
+
+def test_a_chat_that_runs_out_of_context_says_so_and_goes_on(smollm2_path: Path) -> None:
+    lines = f"{'word ' * 200}\n/reset\nhi\n"
+    done = kbench("chat", smollm2_path, "--temperature", "0", "-n", "3", "--context", "64", stdin=lines)
+    assert done.returncode == 0, done.stderr
+    assert "do not fit a context of 64" in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["generate", "none.gguf", "--prompt", "x"], 2, ["none.gguf", "no such file"]),
+        (["generate", "MODEL"], 2, ["no prompt", "--prompt"]),
+        (["generate", "MODEL", "--prompt", "x", "--file", "y"], 2, ["--prompt and --file"]),
+        (["generate", "MODEL", "--file", "nowhere.txt"], 2, ["nowhere.txt"]),
+        (["generate", "MODEL", "--prompt", ""], 2, ["no tokens"]),
+        (["generate", "MODEL", "--prompt", "x", "--temperature", "-1"], 2, ["temperature", "-1"]),
+        (["generate", "MODEL", "--prompt", "x", "--top-p", "2"], 2, ["top_p"]),
+        (["generate", "MODEL", "--prompt", "x", "--implementation", "cpu.avx"], 2, ["did you mean cpu.avx2?"]),
+        (["generate", "MODEL", "--prompt", "x", "--context", "0"], 2, ["context"]),
+        (["generate", "MODEL", "--prompt", "x" * 400, "--context", "20"], 2, ["context of 20", "--context"]),
+        (["generate", "MODEL", "--prompt", "x", "--rules", "none.yaml"], 2, ["none.yaml"]),
+        (["chat", "MODEL"], 2, ["no chat template"]),
+    ],
+)
+def test_a_mistake_is_one_message_and_an_exit_code(
+    tiny_gguf: Path, arguments: list[str], code: int, words: list[str]
+) -> None:
+    done = kbench(*(str(tiny_gguf) if a == "MODEL" else a for a in arguments))
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+    for word in words:
+        assert word in done.stderr
+
+
+def test_more_memory_than_there_is_is_over_budget(smollm2_path: Path) -> None:
+    # 92160 bytes a token: 1.4 TB.
+    done = kbench("generate", smollm2_path, "--prompt", "x", "--context", "16000000", "--kv", "f32")
+    assert done.returncode == 1, done.stderr
+    assert "short" in done.stderr and "--context" in done.stderr and "Traceback" not in done.stderr

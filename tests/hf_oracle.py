@@ -1,0 +1,148 @@
+"""Hugging Face models out of GGUF files, and GGUF files out of Hugging Face models: the engine's oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+# Hugging Face name of a layer's part -> GGUF name.
+_PARTS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def gguf_name(name: str) -> str:
+    """``model.layers.3.mlp.up_proj.weight`` -> ``blk.3.ffn_up.weight``."""
+    stem, _, kind = name.rpartition(".")
+    if stem in _TOP:
+        return f"{_TOP[stem]}.{kind}"
+    _, _, index, part = stem.split(".", 3)
+    return f"blk.{index}.{_PARTS[part]}.{kind}"
+
+
+def _permute(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of q or k from Hugging Face's halves to llama's neighbouring pairs."""
+    return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def _unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
+    return weight.reshape(heads, -1, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def _heads(name: str, heads: int, kv_heads: int) -> int:
+    return {"attn_q": heads, "attn_k": kv_heads}.get(name.split(".")[-2], 0)
+
+
+def llama_from_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """A ``LlamaForCausalLM`` with the file's weights, dequantised by the gguf package."""
+    reader = gguf.GGUFReader(path)
+    get = lambda key: reader.fields[f"llama.{key}"].contents()  # noqa: E731
+    config = transformers.LlamaConfig(
+        vocab_size=get("vocab_size"),
+        hidden_size=get("embedding_length"),
+        intermediate_size=get("feed_forward_length"),
+        num_hidden_layers=get("block_count"),
+        num_attention_heads=get("attention.head_count"),
+        num_key_value_heads=get("attention.head_count_kv"),
+        rms_norm_eps=get("attention.layer_norm_rms_epsilon"),
+        max_position_embeddings=get("context_length"),
+        rope_theta=get("rope.freq_base"),
+        rope_parameters={"rope_type": "default", "rope_theta": get("rope.freq_base")},
+        tie_word_embeddings="output.weight" not in {t.name for t in reader.tensors},
+        attn_implementation="eager",
+    )
+    stored = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config)
+    model.to_empty(device="cpu")
+    model = model.to(dtype).eval()
+    model.tie_weights()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            weight = stored[gguf_name(name)]
+            heads = _heads(gguf_name(name), config.num_attention_heads, config.num_key_value_heads)
+            if heads:
+                weight = _unpermute(weight, heads)
+            parameter.copy_(torch.from_numpy(np.array(weight)).to(dtype))
+    # Buffers do not survive the meta device: rotary frequencies are made anew.
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    return model
+
+
+def write_gguf(model: Any, path: Path, architecture: str, freq_factors: np.ndarray | None = None) -> None:
+    """Writes ``model`` in float32, with a vocabulary of the first ``vocab_size`` byte tokens and no merges."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    printable = [chr(b) if 0x21 <= b < 0x7F else chr(0x100 + b) for b in range(config.vocab_size)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(printable)
+    writer.add_token_types([1] * config.vocab_size)
+    writer.add_token_merges([])
+    writer.add_eos_token_id(0)
+    for name, parameter in model.named_parameters():
+        weight = parameter.detach().float().numpy()
+        target = gguf_name(name)
+        heads = _heads(target, config.num_attention_heads, config.num_key_value_heads)
+        if architecture == "llama" and heads:
+            weight = _permute(weight, heads)
+        writer.add_tensor(target, np.ascontiguousarray(weight))
+    if freq_factors is not None:
+        writer.add_tensor("rope_freqs.weight", freq_factors.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def hidden_states(model: Any, ids: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
+    """What each decoder layer puts out, ``[tokens, d]``, and the logits ``[tokens, vocab]``."""
+    outputs: list[np.ndarray] = []
+
+    def keep(_module: Any, _inputs: Any, output: Any) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        outputs.append(tensor[0].detach().double().numpy().copy())
+
+    hooks = [layer.register_forward_hook(keep) for layer in model.model.layers]
+    try:
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0].double().numpy()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs, logits
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """Norm-wise: ``|found - expected| / |expected|``."""
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
