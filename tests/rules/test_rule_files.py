@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from rule_trees import tiny_tree
 
 from kbench.core import CPU, Device, Module, Placement, parse_yaml
 from kbench.model import build_tree, embedded
@@ -132,3 +133,14 @@ def test_explain_says_which_line_placed_what() -> None:
     assert experts.as_dict()["decode"] == {"device": "cpu", "implementation": "auto"}
     assert sum(row.n_bytes for row in folded.values()) == tree.weight_bytes
     assert folded["lm_head"].line is None
+
+
+def test_explain_folds_what_lies_below_a_closed_module() -> None:
+    text = (
+        "- match: {name: 'layers\\.[0-9]+\\.self_attn$'}\n"
+        "  replace: {class: default, kwargs: {generate_device: cpu}}\n  recursive: false\n"
+    )
+    folded = {row.module: row for row in fold_rows(explain(parse_rules(parse_yaml(text)), tiny_tree()))}
+    below = folded["model.layers.0-2.self_attn.q_proj"]
+    assert (below.line, below.n_modules, below.above) == (1, 3, "model.layers.0-2.self_attn")
+    assert folded["model.layers.0-2.self_attn"].above is None

@@ -97,4 +97,8 @@ def _folded(rows: list[Row]) -> Row:
     head, _, tail = split_number(rows[0].module)
     numbers = [number for row in rows if (number := split_number(row.module)[1]) is not None]
     n_bytes = sum(row.n_bytes for row in rows)
-    return replace(rows[0], module=f"{head}{ranges(numbers)}{tail}", n_bytes=n_bytes, n_modules=len(rows))
+    above = rows[0].above
+    if above is not None and split_number(above)[1] is not None:
+        above = f"{split_number(above)[0]}{ranges(numbers)}{split_number(above)[2]}"
+    module = f"{head}{ranges(numbers)}{tail}"
+    return replace(rows[0], module=module, above=above, n_bytes=n_bytes, n_modules=len(rows))
