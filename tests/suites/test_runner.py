@@ -178,11 +178,16 @@ def test_a_big_head_is_measured_on_some_rows() -> None:
     from kbench.suites.shrink import MAX_COPY_BYTES, part_of, weight_bytes
 
     head = Problem.make("linear", quant="Q6_K", n=102400, k=5120, tokens=1)
-    assert part_of(head, 1).scale == 1.0
-    part = part_of(head, 1, bytes_per_weight=4.0)
-    assert weight_bytes(part.problem, 4.0) <= MAX_COPY_BYTES
-    assert part.scale == pytest.approx(102400 / part.problem.integer("n"))
-    assert part.note
+    for size, cold in ((None, 80 << 20), (4.0, 80 << 20), (4.0, 1 << 40)):
+        part = part_of(head, cold, bytes_per_weight=size)
+        assert min(cold, MAX_COPY_BYTES / 2) < weight_bytes(part.problem, size) <= MAX_COPY_BYTES
+        assert part.scale == pytest.approx(102400 / part.problem.integer("n"))
+        assert part.note
+    small = head.replace(n=1536)
+    assert part_of(small, 80 << 20).problem == small
+    embedding = Problem.make("embedding", quant="Q6_K", vocab=102400, d=5120, tokens=3)
+    assert part_of(embedding, 1).scale == 1.0
+    assert part_of(embedding, 1).problem.integer("vocab") < 10_000
 
 
 def test_slots_overlap_where_the_next_call_reads_and_nowhere_else() -> None:

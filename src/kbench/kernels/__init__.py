@@ -28,7 +28,10 @@ __all__ = [
     "kernel_version", "native_probes", "op_spec", "random_floats", "random_weight", "rope_frequencies", "support",
 ]  # fmt: skip
 
-_NATIVE = frozenset(("Matrix", "Pool", "Program", "arithmetic_peak", "isas", "matmul", "pack", "read_bandwidth"))
+# What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.
+_NATIVE = frozenset(
+    ("Matrix", "Pool", "Program", "arithmetic_peak", "isas", "matmul", "pack", "pool", "read_bandwidth")
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -36,8 +39,8 @@ def __getattr__(name: str) -> Any:
     if name not in _NATIVE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module("._native", f"{__name__}.cpu"), name)
-    except ImportError as error:
+        return getattr(importlib.import_module(".cpu", __name__), name)
+    except (ImportError, AttributeError) as error:
         raise InvalidEnvironment(
-            f"the native extension is not built ({error})", where="kbench.kernels", todo="pip install kbench-llm"
+            f"the native extension is not built ({error})", where="kbench.kernels", todo="pip install ."
         ) from None

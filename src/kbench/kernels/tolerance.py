@@ -137,13 +137,15 @@ def _rope(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Arr
 def _attend(q: Array, keys: Array, values: Array, position: int, scale: float, u: float) -> Array:
     """Bound for ``q [heads, tokens, d]``: a score that is off by e changes a weight by the factor exp(2e) at most."""
     visible = np.arange(len(keys))[None, :] <= position + np.arange(q.shape[1])[:, None]
-    scores = np.where(visible, (q @ keys.T) * scale, -np.inf)
-    sizes = np.where(visible, np.abs(q) @ np.abs(keys).T, 0) * abs(scale)
+    rows = q.reshape(-1, q.shape[-1])
+    scores = np.where(visible, (rows @ keys.T).reshape(*q.shape[:2], -1) * scale, -np.inf)
+    sizes = np.where(visible, (np.abs(rows) @ np.abs(keys).T).reshape(scores.shape), 0) * abs(scale)
     score_error = SAFETY * math.sqrt(q.shape[-1]) * u * sizes.max(axis=-1, keepdims=True)
     p = np.exp(scores - scores.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
     rounding = SAFETY * math.sqrt(len(keys)) * _U + FUNCTION_ULPS * u
-    return np.asarray((2 * score_error + rounding) * (p @ np.abs(values)))
+    mean = (p.reshape(-1, p.shape[-1]) @ np.abs(values)).reshape(*q.shape[:2], -1)
+    return np.asarray((2 * score_error + rounding) * mean)
 
 
 def _attention(

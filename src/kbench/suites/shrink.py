@@ -7,7 +7,8 @@ the part keeps what decides the speed, the tokens per expert::
     160 experts, 512 tokens, top 6: 19.2 tokens an expert     12 experts, 38 tokens, top 6: 19 tokens an expert
     seconds of the layer = seconds of the part * 512 / 38
 
-Rows of a matrix are independent of each other and take equal time, so a head of 102400 rows may be a fifth of it.
+Rows of a matrix are independent of each other and take equal time: of a head of 102400 rows so many are made as
+exceed the cold cache twice. What an embedding costs does not depend on how many rows there are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from kbench.core import Problem, expected_experts, quant
 
 # Packed weights of one cell stay under this, so that a run with its raw weights stays under 2.5 GiB.
 MAX_COPY_BYTES = 768 << 20
-MIN_ROWS = 16
+# Rows of a matrix are taken in tiles of native kernels.
+TILE_ROWS = 16
+# A part of a big matrix is at least this big: starting the threads must not count.
+MIN_PART_BYTES = 64 << 20
+EMBEDDING_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,6 @@ def weight_bytes(problem: Problem, bytes_per_weight: float | None) -> int:
         return int(heads * size(p.text("quant"), p.integer("n"), p.integer("k")))
     if p.op == "moe_router":
         return int(size(p.text("quant"), p.integer("experts"), p.integer("k")))
-    if p.op == "embedding":  # read by rows in every implementation, so kept as stored
-        return quant(p.text("quant")).row_bytes(p.integer("d")) * p.integer("vocab")
     if p.op == "moe_experts":
         n, k = p.integer("n"), p.integer("k")
         one = sum(size(p.text(f"quant_{name}"), n, k) for name in ("gate", "up", "down"))
@@ -61,18 +64,16 @@ def part_of(problem: Problem, cold_bytes: int, bytes_per_weight: float | None = 
     """
     if problem.op == "moe_experts":
         return _experts(problem, cold_bytes, bytes_per_weight)
+    if problem.op == "embedding" and problem.integer("vocab") > EMBEDDING_ROWS:
+        note = f"{EMBEDDING_ROWS} of {problem['vocab']} rows"
+        return Part(problem.replace(vocab=EMBEDDING_ROWS), 1.0, note)
     n_bytes = weight_bytes(problem, bytes_per_weight)
-    if n_bytes <= MAX_COPY_BYTES:
+    limit = min(max(2 * cold_bytes, MIN_PART_BYTES), MAX_COPY_BYTES)
+    if problem.op != "linear" or n_bytes <= limit:
         return Part(problem)
-    pieces = math.ceil(n_bytes / MAX_COPY_BYTES)
-    if problem.op == "embedding":
-        rows = problem.integer("vocab") // pieces
-        return Part(problem.replace(vocab=rows), 1.0, f"{rows} of {problem['vocab']} rows")
-    if problem.op == "linear":
-        n = problem.integer("n")
-        rows = max(MIN_ROWS, n // pieces // MIN_ROWS * MIN_ROWS)
-        return Part(problem.replace(n=rows), n / rows, f"{rows} of {n} rows")
-    return Part(problem)
+    n, pieces = problem.integer("n"), math.ceil(n_bytes / limit)
+    rows = max(TILE_ROWS, n // pieces // TILE_ROWS * TILE_ROWS)
+    return Part(problem.replace(n=rows), n / rows, f"{rows} of {n} rows")
 
 
 def _experts(problem: Problem, cold_bytes: int, bytes_per_weight: float | None) -> Part:

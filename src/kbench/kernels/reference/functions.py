@@ -103,9 +103,11 @@ def cache_of(call: OpCall, state: StepState) -> Cache:
 
 def _attend(q: Array, keys: Array, values: Array, position: int, scale: float) -> Array:
     """``q [heads, tokens, d]`` over ``keys [cached, d]``, ``values [cached, dv]``, causal: ``[heads, tokens, dv]``."""
-    scores = (q @ keys.T) * q.dtype.type(scale)
+    # As one product of all heads' rows: numpy would take head by head, and read the keys once for each.
+    scores = (q.reshape(-1, q.shape[-1]) @ keys.T).reshape(*q.shape[:2], -1) * q.dtype.type(scale)
     visible = np.arange(len(keys))[None, :] <= position + np.arange(q.shape[1])[:, None]
-    return softmax(np.where(visible, scores, -np.inf)).astype(q.dtype, copy=False) @ values
+    p = softmax(np.where(visible, scores, -np.inf)).astype(q.dtype, copy=False)
+    return np.asarray((p.reshape(-1, p.shape[-1]) @ values).reshape(*q.shape[:2], -1))
 
 
 def attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
