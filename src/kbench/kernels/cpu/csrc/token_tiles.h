@@ -21,10 +21,10 @@ inline void run_tile(int64_t tokens, const uint8_t* tile, const Activation& a, i
 }
 
 inline void store_rows(const float* values, const float* bias, int64_t rows, float* y) {
-  if (bias == nullptr) {
-    std::memcpy(y, values, static_cast<size_t>(rows) * sizeof(float));
+  if (rows == kTileRows) {  // the usual case on its own: a loop of constant length becomes two or four vectors
+    for (int64_t row = 0; row < kTileRows; ++row) y[row] = values[row] + (bias == nullptr ? 0.0f : bias[row]);
   } else {
-    for (int64_t row = 0; row < rows; ++row) y[row] = values[row] + bias[row];
+    for (int64_t row = 0; row < rows; ++row) y[row] = values[row] + (bias == nullptr ? 0.0f : bias[row]);
   }
 }
 

@@ -1,0 +1,188 @@
+// The matrix kernels of one ISA against the scalar ones: every format, token count and a last tile that is not full,
+// with canaries around the output. Built by tests/kernels/test_matmul_compiled.py, with the ISA's own flags or, for
+// AVX-512 on a CPU without it, against an emulation of the intrinsics.
+//
+// KBENCH_FILL names the function that fills the table under test.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "blocks.h"
+#include "matmul_table.h"
+#include "matrix.h"
+
+using namespace kbench;
+
+namespace {
+
+constexpr const char* kNames[kFormatCount] = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"};
+constexpr float kCanary = -12345.0f;
+constexpr int64_t kMargin = 24;  // floats in front of, between and behind the rows of y
+constexpr double kEps = 5.9604644775390625e-8;  // 2^-24
+
+std::mt19937 rng(1);
+
+float uniform(float low, float high) { return std::uniform_real_distribution<float>(low, high)(rng); }
+
+// Positive or negative, magnitude 2^-6 to 2^-9: finite, normal scales.
+uint16_t random_half() { return static_cast<uint16_t>((rng() & 0x8000u) | (6 + rng() % 4) << 10 | (rng() & 1023u)); }
+
+void put_half(uint8_t* at) {
+  const uint16_t half = random_half();
+  std::memcpy(at, &half, sizeof half);
+}
+
+std::vector<uint8_t> random_rows(Format format, int64_t n, int64_t k) {
+  const int64_t blocks = n * k / block_elements(format), size = block_bytes(format);
+  std::vector<uint8_t> raw(static_cast<size_t>(blocks * size));
+  for (uint8_t& byte : raw) byte = static_cast<uint8_t>(rng());
+  for (int64_t i = 0; i < blocks; ++i) {
+    uint8_t* block = raw.data() + i * size;
+    const float value = uniform(-1, 1);
+    switch (format) {
+      case Format::F32: std::memcpy(block, &value, 4); break;
+      case Format::BF16: std::memcpy(block, reinterpret_cast<const char*>(&value) + 2, 2); break;
+      case Format::F16: put_half(block); break;
+      case Format::Q4_0: case Format::Q8_0: put_half(block); break;
+      case Format::Q4_1: case Format::Q4_K: put_half(block); put_half(block + 2); break;
+      case Format::Q6_K: put_half(block + offsetof(BlockQ6_K, d)); break;
+      case Format::kCount: break;
+    }
+  }
+  return raw;
+}
+
+struct Aligned {
+  explicit Aligned(int64_t bytes) : data(static_cast<uint8_t*>(std::aligned_alloc(64, static_cast<size_t>(bytes)))) {}
+  ~Aligned() { std::free(data); }
+  uint8_t* data;
+};
+
+struct Quantized {
+  std::vector<int8_t> q;
+  std::vector<float> scale, sum;
+  Activation a;
+  Quantized(const std::vector<float>& x, int64_t tokens, int64_t k, int64_t ldx, QuantizeFn quantize) {
+    const size_t blocks = static_cast<size_t>(tokens * k / 32);
+    q.resize(blocks * 32);
+    scale.resize(blocks);
+    sum.resize(blocks * 2);
+    a.x = x.data();
+    a.ldx = ldx;
+    a.k = k;
+    a.q = q.data();
+    a.scale = scale.data();
+    a.sum = sum.data();
+    if (quantize != nullptr) quantize(a, 0, tokens);
+  }
+};
+
+// Bound on the difference of two float32 kernels: see rounding_bound() in test_matmul_native.py. Per block a quant
+// times its scale and its offset are within twice |w| + the range of the block; at most three terms per block.
+std::vector<double> tolerance(const PackedMatrix& w, const std::vector<float>& x, int64_t tokens, int64_t ldx) {
+  std::vector<double> bound(static_cast<size_t>(tokens * w.n));
+  std::vector<float> row(static_cast<size_t>(w.k));
+  for (int64_t r = 0; r < w.n; ++r) {
+    unpack_row(w, r, row.data());
+    for (int64_t block = 0; block < w.k; block += 32) {
+      double low = row[block], high = row[block];
+      for (int64_t i = block; i < block + 32; ++i) {
+        low = std::fmin(low, row[i]);
+        high = std::fmax(high, row[i]);
+      }
+      const double part = 2 * (std::fmax(std::fabs(low), std::fabs(high)) + high - low);
+      for (int64_t t = 0; t < tokens; ++t) {
+        double size = 0;
+        for (int64_t i = block; i < block + 32; ++i) size += std::fabs(x[t * ldx + i]);
+        // Float formats round once per column instead of once per block.
+        const double roundings = block_elements(w.format) == 1 ? 2.0 * (w.k + 2) : 2 * 3 * (4 + w.k / 32.0);
+        bound[t * w.n + r] += kEps * roundings * part * size;
+      }
+    }
+  }
+  return bound;
+}
+
+int check(Format format, const MatmulTable& truth, const MatmulTable& table, int64_t n, int64_t k, int64_t tokens,
+          bool with_bias) {
+  const std::vector<uint8_t> raw = random_rows(format, n, k);
+  PackedMatrix w;
+  w.format = format;
+  w.n = n;
+  w.k = k;
+  w.tile_bytes = packed_tile_bytes(format, k);
+  const Aligned memory(w.tiles() * w.tile_bytes);
+  w.data = memory.data;
+  pack_tiles(format, raw.data(), n, k, w.data, 0, w.tiles());
+
+  const int64_t ldx = k + 5, ldy = n + kMargin;
+  std::vector<float> x(static_cast<size_t>(tokens * ldx)), bias(static_cast<size_t>(n));
+  for (float& value : x) value = uniform(-2, 2);
+  for (float& value : bias) value = uniform(-1, 1);
+  for (int64_t i = 0; i < 32 && i < k; ++i) x[i] = 0;  // one block of zeros
+
+  Quantized expected(x, tokens, k, ldx, block_elements(format) == 1 ? nullptr : truth.quantize);
+  Quantized found(x, tokens, k, ldx, block_elements(format) == 1 ? nullptr : table.quantize);
+  if (expected.q != found.q || expected.scale != found.scale || expected.sum != found.sum) {
+    std::printf("%s k=%ld tokens=%ld: activations quantised differently\n", kNames[static_cast<int>(format)],
+                static_cast<long>(k), static_cast<long>(tokens));
+    return 1;
+  }
+
+  const size_t size = static_cast<size_t>(kMargin + tokens * ldy);
+  std::vector<float> y(size, kCanary), y_truth(size, kCanary);
+  const float* bias_data = with_bias ? bias.data() : nullptr;
+  truth.matmul[static_cast<int>(format)](w, expected.a, tokens, 0, w.tiles(), bias_data, y_truth.data() + kMargin, ldy);
+  // In two calls, as two threads would.
+  const int64_t middle = w.tiles() / 2;
+  const MatmulFn matmul = table.matmul[static_cast<int>(format)];
+  matmul(w, found.a, tokens, middle, w.tiles(), bias_data, y.data() + kMargin, ldy);
+  matmul(w, found.a, tokens, 0, middle, bias_data, y.data() + kMargin, ldy);
+
+  const std::vector<double> bound = tolerance(w, x, tokens, ldx);
+  int bad = 0;
+  for (size_t i = 0; i < size; ++i) {
+    const int64_t at = static_cast<int64_t>(i) - kMargin, t = at < 0 ? -1 : at / ldy, row = at < 0 ? -1 : at % ldy;
+    const bool canary = at < 0 || row >= n;
+    const double limit = canary ? 0 : bound[t * n + row] + (with_bias ? 4 * kEps * (std::fabs(y_truth[i]) + 1) : 0);
+    if (!(std::fabs(y[i] - (canary ? kCanary : y_truth[i])) <= limit) && bad++ < 3) {
+      std::printf("%s n=%ld k=%ld tokens=%ld: y[%ld, %ld] = %g, expected %g within %g%s\n",
+                  kNames[static_cast<int>(format)], static_cast<long>(n), static_cast<long>(k),
+                  static_cast<long>(tokens), static_cast<long>(t), static_cast<long>(row), y[i],
+                  canary ? kCanary : y_truth[i], limit, canary ? " (canary)" : "");
+    }
+  }
+  return bad;
+}
+
+}  // namespace
+
+int main() {
+  MatmulTable truth, table;
+  fill_matmul_table_scalar(truth);
+  table = truth;
+  KBENCH_FILL(table);
+  int bad = 0, n_checks = 0;
+  for (int i = 0; i < kFormatCount; ++i) {
+    const Format format = static_cast<Format>(i);
+    if (table.matmul[i] == truth.matmul[i]) {
+      std::printf("%s: no kernel of its own\n", kNames[i]);
+      ++bad;
+    }
+    const int64_t k = block_elements(format) == 256 ? 512 : 96;
+    for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 33}) {
+      bad += check(format, truth, table, 40, k, tokens, tokens % 2 == 0);
+      ++n_checks;
+    }
+    for (const int64_t n : {1, 15, 16, 17}) {
+      bad += check(format, truth, table, n, block_elements(format) == 256 ? 256 : 32, 3, n == 15);
+      ++n_checks;
+    }
+  }
+  std::printf("%d checks, %d wrong values\n", n_checks, bad);
+  return bad == 0 ? 0 : 1;
+}
