@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         prove: Annotated[bool, typer.Option(help="Run a real model under the rules.")] = True,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
-        from kbench.report import tune_report
+        from kbench.report import print_tune_report
         from kbench.results import Store
         from kbench.tuner import DEFAULT_MODEL, TuneRequest, tune
 
@@ -73,7 +73,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json("tune", 1, report.fields)
         else:
-            stdout_console().print(tune_report(report.fields))
+            print_tune_report(stdout_console(), report.fields)
 
 
 def _load_session(path: Path, rules: Any, context: int, threads: int | None) -> Any:

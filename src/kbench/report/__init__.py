@@ -1,6 +1,6 @@
 """Reports: what verbs found, as terminal tables."""
 
 from .tables import bar, milliseconds, rate
-from .tune_report import tune_report
+from .tune_report import print_tune_report
 
-__all__ = ["bar", "milliseconds", "rate", "tune_report"]
+__all__ = ["bar", "milliseconds", "print_tune_report", "rate"]

@@ -20,7 +20,7 @@ def table(title: str, *columns: tuple[str, str], caption: str = "") -> Table:
         caption_justify="left",
         caption_style="dim",
         pad_edge=False,
-        padding=(0, 1),
+        padding=(0, 1, 0, 0),
     )
     for header, justify in columns:
         made.add_column(header, justify="right" if justify == "right" else "left", no_wrap=True)
@@ -41,7 +41,9 @@ def milliseconds(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     value = seconds * 1e3
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    if value < 0.01:
+        return "<0.01" if value else "0"
+    return f"{value:.2f}" if value < 1 else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def rate(per_second: float) -> str:
@@ -52,5 +54,5 @@ def rate(per_second: float) -> str:
 def percent(share: float) -> str:
     """A share of one; what would round to nothing shows as less than the smallest step."""
     if share == 0:
-        return "0 %"
-    return "<0.1 %" if share < 0.001 else f"{share * 100:.1f} %"
+        return "0%"
+    return "<0.1%" if share < 0.001 else f"{share * 100:.1f}%"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +25,7 @@ _ORDER = (
     "embedding", "stream", "q projections", "kv projections", "attention", "o projection", "dense FFN",
     "routed experts", "shared experts", "final norm", "lm_head", "transfers",
 )  # fmt: skip
-_NAMES = {"stream": "norms, router, residual", "transfers": "transfers between devices"}
+_NAMES = {"stream": "norms, router, residual"}
 
 
 @dataclass(slots=True)
@@ -59,11 +59,11 @@ class _Line:
             self.decode[device] = None if seconds is None or before is None else before + n * seconds
 
 
-def tune_report(fields: Fields) -> RenderableType:
-    """Everything that a person wants to know, for a terminal of 100 columns."""
-    parts: list[RenderableType] = [_header(fields), Text()]
-    parts += [_operators(fields), _placement(fields), _speeds(fields)]
-    return Group(*parts, *_closing(fields))
+def print_tune_report(console: Console, fields: Fields) -> None:
+    """Prints everything that a person wants to know, for a terminal of 100 columns."""
+    console.print(Group(_header(fields), Text(), _operators(fields), _placement(fields), _speeds(fields)))
+    for line in _closing(fields):
+        console.print(line, soft_wrap=True)  # a command must stay one line, to be copied
 
 
 def _header(fields: Fields) -> Text:
@@ -91,9 +91,9 @@ def _operators(fields: Fields) -> Table:
     titles = [f"{device}*" if device != "cpu" else device for device in devices]
     made = table(
         "Operators: milliseconds of one decoded token on each device",
-        ("module", "left"), ("calls", "right"), ("size", "right"), ("FLOP/elem", "right"),
+        ("module", "left"), ("calls", "right"), ("size", "right"), ("FLOP/el.", "right"),
         *((title, "right") for title in titles),
-        ("decode", "right"), ("prefill", "right"), ("runs on", "left"),
+        ("decode", "right"), ("prefill", "right"), ("on", "left"),
         caption=_footnotes(fields),
     )  # fmt: skip
     lines = _lines(fields["ops"])
@@ -124,7 +124,7 @@ def _cells(line: _Line, devices: Sequence[str], totals: Mapping[str, float], nam
     for phase in ("decode", "prefill"):
         total = totals.get(phase, 0.0)
         cells.append(percent(line.phases.get(phase, 0.0) / total) if total else "")
-    cells.append(" + ".join(line.placed))
+    cells.append("both" if len(line.placed) > 1 else next(iter(line.placed), ""))
     return cells
 
 
@@ -139,13 +139,16 @@ def _lines(rows: Iterable[Fields]) -> list[tuple[_Line, list[_Line]]]:
             parts.setdefault(part, _Line(part)).add(row)
     order = {name: position for position, name in enumerate(_ORDER)}
     chosen = sorted(units.values(), key=lambda pair: order.get(pair[0].name, len(order)))
-    return [(unit, list(parts.values()) if len(parts) > 1 else []) for unit, parts in chosen]
+    return [(unit, list(parts.values()) if _differ(parts.values()) else []) for unit, parts in chosen]
+
+
+def _differ(parts: Iterable[_Line]) -> bool:
+    """Whether parts have different intensities: then each is worth a line, for it is what explains placements."""
+    return len({round(part.flops / part.elements, 2) for part in parts if part.elements}) > 1
 
 
 def _footnotes(fields: Fields) -> str:
-    notes = [
-        "FLOP/elem: FLOPs per stored element in decode; the more, the better its memory is spent on a fast device."
-    ]
+    notes = ["FLOP/el.: FLOPs per stored element in decode; the more, the better its memory is spent on a fast device."]
     notes.append("decode, prefill: share of the sum over all operators; what overlaps counts in full.")
     if fields["gpu"]:
         notes.append("* modelled")
@@ -211,7 +214,7 @@ def _closing(fields: Fields) -> list[Text]:
     text.append(f" (gap {solver['gap']:.2g})", style="")
     if solver["greedy_seconds"] is not None:
         slower = solver["greedy_seconds"] / solver["seconds"] - 1
-        text.append(f"; filling by FLOP/elem alone would be {percent(max(0.0, slower))} slower", style="dim")
+        text.append(f"; greedy by seconds saved per byte: {percent(max(0.0, slower))} slower", style="dim")
     lines.append(text)
     if fields["measured"] is None and fields["measured_reason"]:
         lines.append(Text(f"not measured: {fields['measured_reason']}", style="dim"))

@@ -64,16 +64,14 @@ def over_budget(
     problem: PlacementProblem, available: Sequence[Budget], workspace_bytes: int, hint: str = ""
 ) -> OverBudget:
     """What is short, by how much, and the host budget that would do."""
-    dram, *rest = available
+    dram, *gpus = available
     overflow = least_overflow(problem)
-    needed = dram.total_bytes + overflow
-    weights = min(sum(min(sum(c.n_bytes) for c in problem.types[kind]) for kind in problem.chain), needed)
-    gpu = f" beside {format_bytes(rest[0].total_bytes)} of VRAM" if rest else ""
+    needed, fixed = dram.total_bytes + overflow, workspace_bytes + dram.runtime_bytes
+    beside = "".join(f" beside {format_bytes(gpu.total_bytes)} of VRAM" for gpu in gpus)
     return OverBudget(
-        f"DRAM is {format_bytes(overflow)} short: weights and cache take {format_bytes(weights)}, workspace and "
-        f"runtime {format_bytes(workspace_bytes + dram.runtime_bytes)}; the budget is "
-        f"{format_bytes(dram.total_bytes)}{gpu}",
+        f"DRAM is {format_bytes(overflow)} short: weights and cache take {format_bytes(needed - fixed)} of it{beside}, "
+        f"workspace and runtime {format_bytes(fixed)}; the budget is {format_bytes(dram.total_bytes)}",
         where="budget",
-        accepted=f"--dram {needed / 2**30:.1f}G or more{gpu}",
+        accepted=f"--dram {-(-needed // 2**30)}G or more",
         todo=hint or "raise a budget, or choose a smaller quantization",
     )

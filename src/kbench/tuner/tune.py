@@ -203,7 +203,7 @@ def _conclude(
 ) -> TuneReport:
     """Writes the rules, reads them back, runs them."""
     assignment = placed.layout.assignment(placed.solution)
-    path = request.output or Path("kbench-rules") / f"{_file_stem(plan.descriptor)}.yaml"
+    path = request.output or Path("kbench-rules") / f"{_file_stem(request, plan.descriptor)}.yaml"
     proof = Proof(reason="not run yet")
     text = emit(assignment, plan.tree, _provenance(request, plan, placed, machine.host_id, proof))
     write_rules(path, text)
@@ -219,9 +219,11 @@ def _conclude(
     return TuneReport(fields, assignment, text)
 
 
-def _file_stem(descriptor: ModelDescriptor) -> str:
-    """A file name from a model's name, which may come from an untrusted file."""
-    return re.sub(r"[^\w.-]+", "-", descriptor.name).strip("-.")[:80].lower() or "model"
+def _file_stem(request: TuneRequest, descriptor: ModelDescriptor) -> str:
+    """The model file's name, or the model's own."""
+    path = Path(request.model)
+    name = path.stem if path.is_file() else descriptor.name
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80].lower() or "model"
 
 
 def model_hash(descriptor: ModelDescriptor) -> str:
