@@ -44,6 +44,19 @@ def test_weights_are_centred_and_of_spread_one_over_root_k(quant: str, tmp_path:
         assert abs(weights.mean()) * root_k < 0.04, tensor.name
 
 
+@pytest.mark.parametrize(("quant", "group"), [("Q4_K", 32), ("Q5_K", 32), ("Q2_K", 16)])
+def test_every_group_of_a_block_is_centred(quant: str, group: int) -> None:
+    """Scales and minima agree group by group: no group lies on one side of zero, as none does in a real model."""
+    from kbench.model.random_blocks import random_bytes
+
+    (blocks,) = random_bytes(quant, 256 * 64, 1.0, np.random.default_rng(0))
+    weights = gguf.quants.dequantize(blocks.reshape(64, -1), gguf.GGMLQuantizationType[quant]).reshape(-1, group)
+    # Uniform integers: 5 standard errors of a group's mean, each group by its own widest weight.
+    largest = np.abs(weights).max(axis=1)
+    assert (np.abs(weights.mean(axis=1)) <= 5 * largest / (3 * group) ** 0.5).all()
+    assert (weights.min(axis=1) <= 0).all()
+
+
 def test_chunks_are_the_whole_tensor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With chunks of 4 KiB every tensor is written in pieces that fit together."""
     from kbench.model import random_blocks

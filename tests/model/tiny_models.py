@@ -12,7 +12,7 @@ def _rope(mode: str, head_dim: int, scaling: str = "none") -> dict[str, Any]:
     return {
         "mode": mode,
         "head_dim": head_dim,
-        "freq_base": 10000.0,
+        "freq_base": 20000.0,  # no reader's default
         "scaling": scaling,
         "factor": 40.0 if yarn else 1.0,
         "original_context": 128 if yarn else 512,

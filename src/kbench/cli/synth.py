@@ -13,7 +13,8 @@ from .output import print_json, progress_bar, stdout_console
 _HELP = """Write a random-weight GGUF of a known model: for benchmarks without a download.
 
 NAME is an embedded model (deepseek-v2-chat, deepseek-v2-lite-chat, deepseek-v3) or a .gguf file whose shapes to copy.
-The file loads in llama.cpp too. It appears under its name only when it is whole.
+The file appears under its name only when it is whole. It loads in llama.cpp too, which however recognises V2-Lite by
+its 26 or 27 layers: a shorter one is for kbench alone.
 
 Example: [bold]kbench synth deepseek-v2-lite-chat -o lite.gguf --layers 2[/bold]
 """
