@@ -71,12 +71,13 @@ const char* isa_missing(Isa isa) {
   return reasons[static_cast<int>(isa)].c_str();
 }
 
+static bool runnable(Isa isa) { return *isa_missing(isa) == '\0'; }
+
 Isa isa_from_name(const char* name) {
   for (int i = 0; i < kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);
     if (std::string(name) != kNames[i]) continue;
-    const std::string reason = isa_missing(isa);
-    if (!reason.empty()) throw std::invalid_argument(std::string(name) + " cannot run here: " + reason);
+    if (!runnable(isa)) throw std::invalid_argument(std::string(name) + " cannot run here: " + isa_missing(isa));
     return isa;
   }
   std::string accepted;
@@ -88,12 +89,13 @@ const MatmulTable& matmul_table(Isa isa) {
   static const struct Tables {
     MatmulTable of[kIsaCount];
     Tables() {
-      // Each ISA starts from the one below, so what it does not fill stays the next lower kernel.
+      // Each ISA starts from the one below, so what it does not fill stays the next lower kernel. An ISA that cannot
+      // run here must not even fill its table: that code, too, was compiled with the ISA's flags.
       fill_matmul_table_scalar(of[0]);
       of[1] = of[0];
-      fill_matmul_table_avx2(of[1]);
+      if (runnable(Isa::avx2)) fill_matmul_table_avx2(of[1]);
       of[2] = of[1];
-      fill_matmul_table_avx512_vnni(of[2]);
+      if (runnable(Isa::avx512_vnni)) fill_matmul_table_avx512_vnni(of[2]);
     }
   } tables;
   return tables.of[static_cast<int>(isa)];
