@@ -112,7 +112,8 @@ def parse_yaml(text: str, where: str = "<text>") -> Any:
         if _expanded_nodes(node, {}) > MAX_YAML_NODES:
             raise UserError("its aliases expand to too many nodes", where=where, accepted=f"at most {MAX_YAML_NODES}")
         return loader.construct_document(node)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
+        # PyYAML lets the latter escape from scalars that claim a type: `2024-99-99`, `!!bool maybe`, `!!int ""`.
         mark = getattr(error, "problem_mark", None)
         at = f"{where}:{mark.line + 1}" if mark is not None else where
         raise UserError(f"no valid YAML: {getattr(error, 'problem', None) or error}", where=at) from None
