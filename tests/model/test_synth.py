@@ -155,6 +155,16 @@ def test_nothing_is_left_of_a_failed_write(
         assert "No space left" in str(error.value)
 
 
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    others = [".m.gguf.1.partial", ".n.gguf.999999.partial", ".m.gguf.x.partial"]  # process 1 lives
+    for name in (*others, f".m.gguf.{dead.pid}.partial"):
+        (tmp_path / name).write_text("")
+    synthesize(make_tiny(n_layers=1), tmp_path / "m.gguf")
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "m.gguf"}
+
+
 def test_a_type_without_recipe(tmp_path: Path) -> None:
     from kbench.model.random_blocks import random_bytes
 

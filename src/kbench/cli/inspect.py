@@ -66,9 +66,8 @@ def _show(result: Footprint, console: Console) -> None:
 
 def _table(title: str, *columns: str) -> Table:
     """A table whose columns are text, or, marked with ``>``, numbers."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
+    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.padding = (0, 1, 0, 0)
     for column in columns:
         right = column.startswith(">")
         table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right or column == "Module")
@@ -103,16 +102,10 @@ def _summary(result: Footprint) -> Table:
     )
     table.add_row("read", f"{_both(result.read_bytes_per_token)} of weights per decoded token")
     for item in result.intensities:
-        same = f"{item.exact:.4g}"
-        table.add_row(
-            "intensity", f"{same if item.nominal == item.exact else _nominal(item.nominal, same)} {item.what}"
-        )
-        table.add_row("", f"{item.flops_per_byte:.4g} FLOPs per byte read in bf16")
+        exact = "" if item.nominal == item.exact else f", {item.exact:.4g} with the elements that carry positions"
+        table.add_row("intensity", f"{item.what}: {item.nominal:.4g}{exact}")
+        table.add_row("", f"{item.flops_per_byte:.4g} FLOPs per byte read in bf16", style="dim")
     return table
-
-
-def _nominal(nominal: float, exact: str) -> str:
-    return f"{nominal:.4g} ({exact} with the elements that carry positions)"
 
 
 def _attention(m: ModelDescriptor) -> str:

@@ -218,12 +218,12 @@ def _intensities(descriptor: ModelDescriptor) -> tuple[Intensity, ...]:
     heads, a, e = descriptor.heads, descriptor.mla, descriptor.moe
     if a is not None:
         exact = 2.0 * heads * (2 * a.kv_lora + a.rope) / (a.kv_lora + a.rope)
-        found.append(Intensity("MLA in decode, FLOPs per cached element", 4.0 * heads, exact, exact / 2))
+        found.append(Intensity("FLOPs per cached element, MLA in decode", 4.0 * heads, exact, exact / 2))
     else:
         shared = 2.0 * heads / descriptor.kv_heads
-        found.append(Intensity("attention in decode, FLOPs per cached element", shared, shared, shared / 2))
+        found.append(Intensity("FLOPs per cached element, attention in decode", shared, shared, shared / 2))
     if e is not None:
         per_stored = 2.0 * e.top_k / e.experts
         # Of the experts that a token visits every weight is read once for its 2 FLOPs.
-        found.append(Intensity("routed experts in decode, FLOPs per stored weight", per_stored, per_stored, 1.0))
+        found.append(Intensity("FLOPs per stored weight, routed experts in decode", per_stored, per_stored, 1.0))
     return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 import shutil
 import zlib
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import psutil
 from gguf import GGUFWriter
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType
 
@@ -82,6 +84,7 @@ def synthesize(
             where=str(path),
             todo="write fewer layers with --layers, or to another disk",
         )
+    _remove_stale(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         _write(model, partial, seed, progress)
@@ -91,6 +94,14 @@ def synthesize(
     finally:
         partial.unlink(missing_ok=True)
     return model
+
+
+def _remove_stale(path: Path) -> None:
+    """Removes what a killed run has left of the same file: partial files are named after their process."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        pid = partial.suffixes[-2].lstrip(".")
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            partial.unlink(missing_ok=True)
 
 
 def _write(model: ModelDescriptor, path: Path, seed: int, progress: Progress | None) -> None:
