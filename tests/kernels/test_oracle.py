@@ -49,7 +49,7 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     ("moe_router(quant=F32,experts=32,top_k=4,k=64,tokens=8)", SIGMOID, True),
     ("moe_experts(experts=8,top_k=2,n=64,k=96,quant_gate=Q4_0,quant_up=Q4_1,quant_down=Q8_0,tokens=1)", {}, False),
     ("moe_experts(experts=6,top_k=3,n=256,k=512,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q6_K,tokens=1)", {}, False),
-    ("moe_experts(experts=7,top_k=2,n=256,k=256,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q6_K,tokens=23)", {}, False),
+    ("moe_experts(experts=4,top_k=2,n=256,k=256,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q6_K,tokens=23)", {}, False),
     ("head_linear(quant=Q8_0,heads=3,n=33,k=64,tokens=2)", {}, False),
     ("head_linear(quant=F32,heads=2,n=16,k=24,tokens=3)", {}, False),
 ]  # fmt: skip

@@ -92,11 +92,10 @@ def best(problem: Problem, device: Device = CPU) -> str:
     Raises:
         Unsupported: none can; the message has everyone's reason.
     """
-    ranked = candidates(problem, device)
-    for item, verdict in ranked:
+    reasons = []
+    for item in implementations():
+        verdict = support(item, problem, device)
         if verdict.ok:
             return item.name
-    raise Unsupported(
-        f"nothing runs {problem.key} on {device}",
-        accepted="; ".join(f"{item.name}: {verdict.reason}" for item, verdict in ranked),
-    )
+        reasons.append(f"{item.name}: {verdict.reason}")
+    raise Unsupported(f"nothing runs {problem.key} on {device}", accepted="; ".join(reasons))
