@@ -18,10 +18,28 @@ namespace nb = nanobind;
 namespace kbench {
 namespace {
 
-using Arena = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// Weights are copied: any float vector will do. What is written to, or read again at every run, is taken as it is:
+// nanobind would convert another type or layout by a copy, and writes to a copy are lost.
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using CacheArray = nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using AnyArray = nb::ndarray<nb::device::cpu>;
+using AnyReadable = nb::ndarray<nb::ro, nb::device::cpu>;
+
+template <typename Array>
+void check_layout(const Array& x, size_t dimensions, const char* name) {
+  bool contiguous = x.ndim() == dimensions;
+  int64_t stride = 1;
+  for (size_t i = x.ndim(); contiguous && i-- > 0; stride *= static_cast<int64_t>(x.shape(i))) {
+    contiguous = x.shape(i) <= 1 || x.stride(i) == stride;
+  }
+  if (contiguous) return;
+  throw std::invalid_argument(std::string(name) + " has " + std::to_string(x.ndim()) + " dimensions or gaps; accepted: " +
+                              std::to_string(dimensions) + ", C-contiguous");
+}
+
+template <typename T, typename Array>
+void check_type(const Array& x, const char* name, const char* accepted) {
+  if (x.dtype() != nb::dtype<T>()) throw std::invalid_argument(std::string(name) + " has another type; accepted: " + accepted);
+}
 
 std::vector<float> floats(const std::optional<Vector>& x) {
   return x.has_value() ? std::vector<float>(x->data(), x->data() + x->size()) : std::vector<float>();
@@ -29,15 +47,16 @@ std::vector<float> floats(const std::optional<Vector>& x) {
 
 Isa isa(const std::string& name) { return isa_from_name(name.c_str()); }
 
-// "" for float32, "half" for float16; throws for anything else.
-bool is_half(const CacheArray& cache, const char* name) {
+// Float16 or float32; throws for anything else.
+bool is_half(const AnyArray& cache, const char* name) {
   if (cache.dtype() == nb::dtype<float>()) return false;
   const nb::dlpack::dtype type = cache.dtype();
   if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) && type.bits == 16 && type.lanes == 1) return true;
   throw std::invalid_argument(std::string(name) + " is neither float16 nor float32");
 }
 
-void check_shape(const CacheArray& cache, const char* name, int64_t heads, int64_t d) {
+void check_shape(const AnyArray& cache, const char* name, int64_t heads, int64_t d) {
+  check_layout(cache, 3, name);
   if (static_cast<int64_t>(cache.shape(0)) == heads && static_cast<int64_t>(cache.shape(2)) == d) return;
   throw std::invalid_argument(std::string(name) + " is [" + std::to_string(cache.shape(0)) + ", " +
                               std::to_string(cache.shape(1)) + ", " + std::to_string(cache.shape(2)) + "]; accepted: [" +
@@ -46,13 +65,15 @@ void check_shape(const CacheArray& cache, const char* name, int64_t heads, int64
 
 class BoundProgram {
  public:
-  BoundProgram(nb::object pool, Arena arena, int64_t max_tokens)
-      : pool_(pool), arena_(arena), program_(nb::cast<ThreadPool&>(pool), arena.data(), static_cast<int64_t>(arena.size()), max_tokens) {}
+  // The pool is kept alive by nb::keep_alive.
+  BoundProgram(ThreadPool& pool, AnyArray arena, int64_t max_tokens)
+      : pool_(pool), arena_(checked(arena)), program_(pool, static_cast<uint8_t*>(arena.data()), static_cast<int64_t>(arena.size()), max_tokens) {}
 
   Program& program() { return program_; }
-  int threads() const { return nb::cast<ThreadPool&>(pool_).threads(); }
+  int threads() const { return pool_.threads(); }
 
   const PackedMatrix& matrix(const nb::object& w) {
+    if (!nb::isinstance<OwnedMatrix>(w)) throw nb::type_error("expected a Matrix");
     const OwnedMatrix& owned = nb::cast<const OwnedMatrix&>(w);
     kept_.push_back(w);
     return owned.view();
@@ -62,7 +83,7 @@ class BoundProgram {
     for (nb::handle w : list) out.push_back(matrix(nb::borrow(w)));
     return out;
   }
-  CacheView cache(const CacheArray& k, const CacheArray* v, int64_t heads, int64_t d) {
+  CacheView cache(const AnyArray& k, const AnyArray* v, int64_t heads, int64_t d) {
     CacheView view;
     check_shape(k, "k_cache", heads, d);
     view.k = k.data();
@@ -80,20 +101,28 @@ class BoundProgram {
     return view;
   }
 
-  nb::object run(const Ids& tokens, int64_t position, bool profile) {
+  nb::object run(const AnyReadable& tokens, int64_t position, bool profile) {
+    check_type<int32_t>(tokens, "tokens", "int32");
+    check_layout(tokens, 1, "tokens");
     std::vector<double> seconds;
     {
       nb::gil_scoped_release release;
-      program_.run({tokens.data(), static_cast<int64_t>(tokens.size()), position}, profile ? &seconds : nullptr);
+      program_.run({static_cast<const int32_t*>(tokens.data()), static_cast<int64_t>(tokens.size()), position}, profile ? &seconds : nullptr);
     }
     return profile ? nb::cast(seconds) : nb::none();
   }
 
  private:
-  nb::object pool_;
-  Arena arena_;
+  static const AnyArray& checked(const AnyArray& arena) {
+    check_type<uint8_t>(arena, "arena", "uint8");
+    check_layout(arena, 1, "arena");
+    return arena;
+  }
+
+  ThreadPool& pool_;
+  AnyArray arena_;
   std::vector<nb::object> kept_;
-  std::vector<CacheArray> caches_;
+  std::vector<AnyArray> caches_;
   Program program_;
 };
 
@@ -114,7 +143,7 @@ void bind_program(nb::module_& m) {
                 "A run of operations, recorded once and replayed in one parallel region.\n\n"
                 "Values are row-major [rows, width] of float32 (int32 for expert ids) at byte offsets into `arena`.\n"
                 "Each operation appends a step and returns its index; all raise ValueError for what does not fit.")
-      .def(nb::init<nb::object, Arena, int64_t>(), "pool"_a, "arena"_a, "max_tokens"_a,
+      .def(nb::init<ThreadPool&, AnyArray, int64_t>(), nb::keep_alive<1, 2>(), "pool"_a, "arena"_a, "max_tokens"_a,
            "arena: uint8[:], writable, 64-byte aligned.")
       .def_prop_ro("n_steps", [](P& p) { return p.program().n_steps(); })
       .def_prop_ro("n_barriers", [](P& p) { return p.program().n_barriers(); }, "Barriers in one run.")
@@ -147,7 +176,7 @@ void bind_program(nb::module_& m) {
            "threads"_a = 0)
       .def("attention",
            [](P& p, const std::string& i, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads,
-              int64_t d, const CacheArray& k_cache, const CacheArray& v_cache, float scale, int threads) {
+              int64_t d, const AnyArray& k_cache, const AnyArray& v_cache, float scale, int threads) {
              return p.program().attention(isa(i), q, k, v, y, heads, kv_heads, d, p.cache(k_cache, &v_cache, kv_heads, d),
                                           scale, threads);
            },
@@ -155,7 +184,7 @@ void bind_program(nb::module_& m) {
            "threads"_a = 0, "Appends k and v to the caches [kv_heads, capacity, d], then attends causally.")
       .def("mla_attention",
            [](P& p, const std::string& i, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
-              const CacheArray& cache, float scale, int threads) {
+              const AnyArray& cache, float scale, int threads) {
              return p.program().mla_attention(isa(i), q, latent, y, heads, kv_lora, rope,
                                               p.cache(cache, nullptr, 1, kv_lora + rope), scale, threads);
            },
