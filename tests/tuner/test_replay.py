@@ -104,9 +104,8 @@ def test_the_same_records_give_the_same_answer(store: Store, report: TuneReport)
 
 
 def test_more_vram_never_predicts_a_slower_model(store: Store) -> None:
-    sizes = ("2G", "3G", "5G", "8G", "21G", "80G")
+    sizes = ("2G", "4G", "21G")
     times = [replay(request(vram), store, HOST_ID, THREADS).fields["solver"]["seconds"] for vram in sizes]
-    # A priced byte may be worth a thousandth of the time a GiB: that much is not a slower model.
     assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(times)), times
     assert times[-1] < 0.8 * times[0]
 

@@ -45,6 +45,7 @@ def register(app: typer.Typer) -> None:
             Path | None, typer.Option("--output", "-o", help="Rule file. [default: kbench-rules/MODEL.yaml]")
         ] = None,
         prove: Annotated[bool, typer.Option(help="Run a real model under the rules.")] = True,
+        remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what is known already.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
         from kbench.report import print_tune_report
@@ -62,6 +63,7 @@ def register(app: typer.Typer) -> None:
             threads=threads,
             output=output,
             prove=prove,
+            remeasure=remeasure,
         )
         with progress_bar() as bar:
             task = bar.add_task("planning", total=1)

@@ -18,6 +18,9 @@ _KINDS = ("int8", "f32")
 # Short: the roof is a bound on predictions, and `kbench doctor` is there for its own sake.
 _SECONDS, _REPETITIONS = 0.1, 2
 
+# Below this share of the roof's time a measurement is no noise of the roof any more.
+_CLEARLY = 0.95
+
 
 def roof_of(records: Iterable[Record]) -> Roof:
     """The highest reading of every thread count."""
@@ -34,11 +37,23 @@ def stored_roof(store: Store, host_id: str) -> Roof:
     return roof_of(record for op in (READ_BANDWIDTH, _PEAK) for record in store.find(op=op, host_id=host_id))
 
 
-def measured_roof(store: Store, threads: Iterable[int]) -> Roof:
-    """Measures what the store lacks of ``threads``, and stores it. An empty roof where no native probe runs."""
+def beaten(roof: Roof, records: Iterable[Record]) -> bool:
+    """Whether a cold measurement is clearly faster than the roof: the machine was busy when the roof was probed."""
+    return any(
+        record.median < _CLEARLY * roof.seconds(record.core_problem(), record.threads)
+        for record in records
+        if record.median and record.threads and record.extra.get("cold")
+    )
+
+
+def measured_roof(store: Store, threads: Iterable[int], *, again: bool = False) -> Roof:
+    """Measures what the store lacks of ``threads`` (all of it ``again``), and stores it.
+
+    An empty roof where no native probe runs.
+    """
     counts = sorted(set(threads))
     known = stored_roof(store, host().host_id)
-    missing = [n for n in counts if n not in known.bandwidth]
+    missing = [n for n in counts if again or n not in known.bandwidth]
     if not missing:
         return known
     from kbench.kernels import native_probes  # loads the native module

@@ -93,18 +93,20 @@ class CostModel:
         self._by_problem: dict[tuple[Problem, int], list[str]] = {}
         for problem, name, n in self._table:
             self._by_problem.setdefault((problem, n), []).append(name)
-        self._cpu: dict[tuple[Problem, int], Cost | None] = {}
+        # A model has some thirty different problems and a thousand calls, and each is priced many times.
+        self._known: dict[tuple[Problem, Device, int], Cost | None] = {}
+        self._sizes: dict[tuple[Problem, Device, int], int] = {}
 
     def cost(self, problem: Problem, device: Device, threads: int) -> Cost | None:
         """The cheapest way to run ``problem`` on ``device``; None when there is none.
 
         ``threads`` matters on the CPU only.
         """
-        if device != CPU:
-            return self._on_gpu(problem, device)
-        if (problem, threads) not in self._cpu:
-            self._cpu[problem, threads] = self._on_cpu(problem, threads)
-        return self._cpu[problem, threads]
+        key = (problem, device, threads)
+        if key not in self._known:
+            on_cpu = device == CPU
+            self._known[key] = self._on_cpu(problem, threads) if on_cpu else self._on_gpu(problem, device)
+        return self._known[key]
 
     def _on_gpu(self, problem: Problem, device: Device) -> Cost | None:
         if self.profile is None or unavailable(problem.op, device):
@@ -126,8 +128,11 @@ class CostModel:
 
     def weight_bytes(self, problem: Problem, device: Device, threads: int) -> int:
         """What the weights of ``problem`` take on ``device``: packed on the CPU, as in the file on a GPU."""
-        cost = self.cost(problem, device, threads) if device == CPU else None
-        return self._ratios.n_bytes(problem, cost.implementation if cost else "")
+        key = (problem, device, threads)
+        if key not in self._sizes:
+            cost = self.cost(problem, device, threads) if device == CPU else None
+            self._sizes[key] = self._ratios.n_bytes(problem, cost.implementation if cost else "")
+        return self._sizes[key]
 
     def transfer(self, n_bytes: float) -> Cost:
         """A copy between the host and the GPU."""

@@ -35,6 +35,7 @@ class TuneRequest:
         chunk: tokens of one prefill step.
         output: where the rules go; None: ``kbench-rules/<model>.yaml``.
         prove: run a real model under the rules.
+        remeasure: measure again what the store has.
     """
 
     model: str = DEFAULT_MODEL
@@ -49,6 +50,7 @@ class TuneRequest:
     kv: str = "f16"
     output: Path | None = None
     prove: bool = True
+    remeasure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

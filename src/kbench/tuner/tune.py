@@ -20,7 +20,7 @@ from kbench.rules import assign, emit, load_rules, write_rules
 from kbench.suites import Cell, run_cells
 
 from .budget import Budget, budgets, over_budget
-from .ceilings import measured_roof, stored_roof
+from .ceilings import beaten, measured_roof, stored_roof
 from .cost_model import CostModel
 from .greedy import greedy
 from .layout import Layout, workspace_bytes
@@ -75,7 +75,9 @@ def tune(
     counts = thread_counts(machine.usable_cpus, request.threads)
     tell("measuring the machine's ceilings", 0, 1)
     roof = measured_roof(store, counts)
-    records = _measure(plan, counts, store, tell)
+    records = _measure(plan, counts, store, tell, fresh=not request.remeasure)
+    if beaten(roof, records):
+        roof = measured_roof(store, counts, again=True)
     tell("placing", 0, 1)
     costs = CostModel(records, threads=counts, profile=profile, roof=roof)
     placed = place(plan, costs, available, profile)
@@ -140,7 +142,7 @@ def _ops(plan: Plan) -> set[str]:
     return {problem.op for problem in plan.problems}
 
 
-def _measure(plan: Plan, counts: Sequence[int], store: Store, tell: Progress) -> list[Record]:
+def _measure(plan: Plan, counts: Sequence[int], store: Store, tell: Progress, *, fresh: bool) -> list[Record]:
     """Records of every cell; where an implementation fails, of the next best."""
     failed: set[Key] = set()
     done: dict[Key, Record] = {}
@@ -152,6 +154,7 @@ def _measure(plan: Plan, counts: Sequence[int], store: Store, tell: Progress) ->
             [Cell(*key) for key in todo],
             store,
             progress=lambda n, total, what: tell(f"measuring {what}", n, total),
+            fresh=fresh,
             suite="tune",
         )
         by_case = {(record.key, record.implementation): record for record in records}

@@ -1,0 +1,128 @@
+"""`kbench tune` as a user meets it; measuring is replaced by made-up records, everything else is real."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import kbench
+from kbench.cli.main import build_app
+from kbench.core import KbenchError, work
+from kbench.results import Record
+from kbench.tuner.cost_model import Roof
+
+tune_module = importlib.import_module("kbench.tuner.tune")
+
+
+def _made_up(cells: Iterable[Any], store: object, **_: object) -> list[Record]:
+    found = []
+    for cell in cells:
+        size = work(cell.problem)
+        seconds = 2e-6 + max(size.bytes_touched / 3e10, size.flops / 3e11) / cell.threads
+        samples = (0.9 * seconds, seconds, 1.1 * seconds)
+        found.append(Record.make(cell.problem, cell.implementation, threads=cell.threads, result=samples))
+    return found
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder to work in, and a machine that measures in no time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KBENCH_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr(tune_module, "run_cells", _made_up)
+    monkeypatch.setattr(tune_module, "measured_roof", lambda store, threads, again=False: Roof())
+    return tmp_path
+
+
+def run(*arguments: str) -> Any:
+    result = CliRunner().invoke(build_app(), ["tune", *arguments])
+    if isinstance(result.exception, KbenchError):
+        return result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_json_object_and_the_rules(quick: Path) -> None:
+    result = run("deepseek-v2-lite-chat", "--vram", "6G", "--dram", "24G", "--json")
+    fields = json.loads(result.stdout)
+    assert next(iter(fields)) == "schema" and fields["schema"] == "kbench.tune/1"
+    assert set(fields["model"]) >= {"name", "arch", "params", "bytes", "quant"}
+    assert fields["budgets"] == {"vram_bytes": 6 << 30, "dram_bytes": 24 << 30}
+    for memory in fields["placement"].values():
+        assert set(memory) >= {"weights_bytes", "kv_bytes", "workspace_bytes", "total_bytes", "budget_bytes"}
+        assert memory["total_bytes"] <= memory["budget_bytes"]
+    assert set(fields["predicted"]) >= {"decode_tokens_per_s", "prefill_tokens_per_s", "decode_interval"}
+    assert fields["measured"] is None and "descriptor" in fields["measured_reason"]
+    wanted = {"op", "module", "phase", "problem", "device", "impl", "seconds", "source", "flops", "bytes_touched"}
+    wanted |= {"elements_resident", "ai_touched", "ai_resident"}
+    assert all(wanted <= set(row) for row in fields["ops"])
+    assert fields["solver"]["status"] == "optimal" and fields["elapsed_s"] > 0
+    path = quick / fields["rules_path"]
+    assert path == quick / "kbench-rules" / "deepseek-v2-lite-chat.yaml"
+    assert "modelled" in path.read_text()
+    checked = CliRunner().invoke(build_app(), ["rules", "check", str(path), "--model", "deepseek-v2-lite-chat"])
+    assert checked.exit_code == 0, checked.output
+
+
+def test_the_report_names_what_matters(quick: Path) -> None:
+    text = run("deepseek-v2-lite-chat", "--vram", "6G", "--dram", "24G", "-o", "mine.yaml").stdout
+    for word in (
+        "DeepSeek-V2-Lite",
+        "modelled",
+        "routed experts",
+        "mla_attention",
+        "Placement",
+        "mine.yaml",
+        "optimal",
+    ):
+        assert word in text, word
+    assert (quick / "mine.yaml").is_file()
+
+
+def test_too_small_a_budget_is_one_message_and_exit_code_1(quick: Path) -> None:
+    error = run("deepseek-v2-lite-chat", "--dram", "2G", "--vram", "0")
+    assert isinstance(error, KbenchError) and error.exit_code == 1
+    assert "short" in error.message and "--dram" in error.message
+    assert not (quick / "kbench-rules").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no-such-model"], "no model"),
+        (["deepseek-v2-chta"], "did you mean deepseek-v2-chat"),
+        (["missing.gguf"], "missing.gguf"),
+        (["--vram", "lots"], "not a size"),
+        (["--vram", "21G", "--dram", "136G", "--gpu", "rtx4900"], "did you mean rtx4090"),
+        (["--context", "0"], "positive"),
+        (["--context", "512", "--prompt-tokens", "600"], "do not fit a context of 512"),
+    ],
+)
+def test_mistakes_are_told_in_one_message(quick: Path, arguments: list[str], words: str) -> None:
+    error = run(*arguments)
+    assert isinstance(error, KbenchError) and error.exit_code == 2
+    assert words in error.message
+
+
+def test_a_truncated_file_is_one_message(quick: Path) -> None:
+    (quick / "bad.gguf").write_bytes(b"GGUF\x03\0\0\0")
+    error = run("bad.gguf")
+    assert isinstance(error, KbenchError) and error.exit_code == 2 and "bad.gguf" in error.message
+
+
+def test_no_traceback_reaches_a_user(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kbench", "tune", "no-such-model"]
+    # The package under test, however it was found, and not one that happens to be installed.
+    env = {**os.environ, "PYTHONPATH": str(Path(kbench.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr

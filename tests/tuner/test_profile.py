@@ -1,0 +1,56 @@
+"""GPU profiles: every embedded one is whole and sane, and what is modelled follows from its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbench.core import UserError, Work
+from kbench.tuner import load_profile, profile_names
+from kbench.tuner.profile import LAUNCH_SECONDS, LINK_LATENCY_SECONDS
+
+
+def test_every_embedded_profile_is_sane() -> None:
+    assert {"rtx4090", "rtx3090", "a6000", "h100"} <= set(profile_names())
+    for name in profile_names():
+        profile = load_profile(name)
+        assert 2**33 < profile.memory_bytes < 2**38
+        assert 3e11 < profile.bandwidth < 1e13
+        assert 5e13 < profile.fp16_flops < 3e15
+        assert 1e10 < profile.link_bandwidth < profile.bandwidth / 5
+
+
+def test_names_are_forgiving_and_mistakes_are_helped() -> None:
+    assert load_profile("RTX 4090").name == load_profile("rtx-4090").name == "rtx4090"
+    with pytest.raises(UserError, match="did you mean rtx4090"):
+        load_profile("rtx4900")
+
+
+def test_time_is_the_longer_of_bytes_and_arithmetic() -> None:
+    profile = load_profile("rtx4090")
+    gigabyte = Work(1.0, 1e9, 0, 0, 1, 1e9)
+    assert profile.seconds(gigabyte) == pytest.approx(LAUNCH_SECONDS + 1e9 / (0.8 * 1008e9))
+    teraflop = Work(1e12, 1e6, 0, 0, 1, 1e6)
+    assert profile.seconds(teraflop) == pytest.approx(LAUNCH_SECONDS + 1e12 / (0.5 * 165.2e12))
+    assert profile.transfer_seconds(25e9) == pytest.approx(LINK_LATENCY_SECONDS + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("bandwidth_gb_per_s: 1008", "bandwidth_gb_per_s: fast"), "bandwidth_gb_per_s: 'fast'"),
+        (("fp16_tflops: 165.2", "fp16_tflops: -1"), "fp16_tflops: -1"),
+        (("memory: 24G", "memory: 24 chairs"), "not a size"),
+        (("label:", "lable:"), "accepted: exactly label"),
+    ],
+)
+def test_a_profile_of_ones_own(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
+    source = (Path(load_profile.__code__.co_filename).parent / "profiles" / "rtx4090.yaml").read_text()
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(source)
+    assert load_profile(str(mine)).bandwidth == 1008e9
+    mine.write_text(source.replace(*change))
+    with pytest.raises(UserError) as caught:
+        load_profile(str(mine))
+    assert complaint in caught.value.message
