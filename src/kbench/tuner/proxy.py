@@ -11,7 +11,7 @@ from __future__ import annotations
 from kbench.core import Problem, work
 
 # Work that a measured call may hold: tens of milliseconds on one core, a few milliseconds of memory traffic.
-MAX_FLOPS = 4e9
+MAX_FLOPS = 2e9
 MAX_BYTES = 128 << 20
 
 # Rows are cut in multiples of this: register tiles of 16 rows for up to 32 threads.
