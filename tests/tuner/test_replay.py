@@ -147,3 +147,10 @@ def test_phases_are_priced_from_the_same_lowering(report: TuneReport) -> None:
     decode = [row for row in report.fields["ops"] if row["phase"] == "decode"]
     assert sum(row["n_calls"] for row in decode) == len(calls)
     assert {row["problem"] for row in decode} == {call.problem.key for call in calls}
+
+
+def test_a_gpu_too_small_for_anything_is_left_out_and_said_so(store: Store) -> None:
+    report = replay(request("1G", "140G"), store, HOST_ID, THREADS)
+    assert report.fields["placement"]["cuda:0"]["total_bytes"] == 0
+    assert {p.generate_device for p in report.assignment.values()} == {CPU}
+    assert "cuda:0 is not used" in report.fields["notes"][0]

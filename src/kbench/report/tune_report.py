@@ -61,7 +61,7 @@ class _Line:
 
 def print_tune_report(console: Console, fields: Fields) -> None:
     """Prints everything that a person wants to know, for a terminal of 100 columns."""
-    console.print(Group(_header(fields), Text(), _operators(fields), _placement(fields), _speeds(fields)))
+    console.print(Group(_header(fields), Text(), _operators(fields), Text(), _placement(fields), _speeds(fields)))
     for line in _closing(fields):
         console.print(line, soft_wrap=True)  # a command must stay one line, to be copied
 
@@ -216,6 +216,7 @@ def _closing(fields: Fields) -> list[Text]:
         slower = solver["greedy_seconds"] / solver["seconds"] - 1
         text.append(f"; greedy by seconds saved per byte: {percent(max(0.0, slower))} slower", style="dim")
     lines.append(text)
+    lines += [Text(note, style="yellow") for note in fields["notes"]]
     if fields["measured"] is None and fields["measured_reason"]:
         lines.append(Text(f"not measured: {fields['measured_reason']}", style="dim"))
     if fields["rules_path"]:

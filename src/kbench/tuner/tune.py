@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kbench import __version__
-from kbench.core import CPU, CheckBroken, Phase, Placement, UserError
+from kbench.core import CPU, CheckBroken, Phase, Placement, UserError, format_bytes
 from kbench.measure import Host, host
 from kbench.model import ModelDescriptor, load_descriptor
 from kbench.results import Record, Store
@@ -153,7 +153,7 @@ def _measure(plan: Plan, counts: Sequence[int], store: Store, tell: Progress, *,
         records = run_cells(
             [Cell(*key) for key in todo],
             store,
-            progress=lambda n, total, what: tell(f"measuring {what}", n, total),
+            progress=lambda n, total, what: tell(f"measuring {what.partition('(')[0]}", n, total),
             fresh=fresh,
             suite="tune",
         )
@@ -327,6 +327,7 @@ def _fields(
         "measured": measured,
         "measured_reason": proof.reason or None,
         "error": error,
+        "notes": _notes(plan, placed),
         "rules_path": str(path) if path else None,
         "solver": {
             "status": placed.solution.status,
@@ -336,6 +337,20 @@ def _fields(
         },
         "elapsed_s": 0.0,
     }
+
+
+def _notes(plan: Plan, placed: Placed) -> list[str]:
+    """What a person would otherwise wonder about."""
+    notes = []
+    tokens = {Phase.DECODE: 1, Phase.PREFILL: plan.workload.chunk}
+    for budget in placed.available:
+        if budget.device not in placed.layout.devices:
+            left = budget.capacity(workspace_bytes(plan.calls, tokens, None))
+            notes.append(
+                f"{budget.device} is not used: its runtime, workspace and margin need "
+                f"{format_bytes(budget.total_bytes - left)}, the budget is {format_bytes(budget.total_bytes)}"
+            )
+    return notes
 
 
 def memory(plan: Plan, placed: Placed) -> dict[str, dict[str, int]]:
