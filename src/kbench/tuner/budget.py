@@ -72,6 +72,8 @@ def over_budget(
         f"DRAM is {format_bytes(overflow)} short: weights and cache take {format_bytes(needed - fixed)} of it{beside}, "
         f"workspace and runtime {format_bytes(fixed)}; the budget is {format_bytes(dram.total_bytes)}",
         where="budget",
-        accepted=f"--dram {-(-needed // 2**30)}G or more",
+        accepted=f"--dram {-(-needed // 2**30)}G or more"
+        if needed > 8 << 30
+        else f"--dram {-(-needed // 2**20)}M or more",
         todo=hint or "raise a budget, or choose a smaller quantization",
     )
