@@ -7,10 +7,10 @@ from .plan import Plan, cells, make_plan
 from .profile import DEFAULT_GPU, GpuProfile, load_profile, profile_names
 from .proxy import proxy
 from .report import TuneReport
-from .request import DEFAULT_CONTEXT, DEFAULT_MODEL, TuneRequest, Workload, workload
+from .request import DEFAULT_CHUNK, DEFAULT_CONTEXT, DEFAULT_MODEL, TuneRequest, Workload, workload
 from .tune import replay, tune
 
 __all__ = [
-    "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "GpuProfile", "Plan", "TuneReport", "TuneRequest", "Workload",
-    "cells", "load_profile", "make_plan", "profile_names", "proxy", "replay", "tune", "workload",
+    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "GpuProfile", "Plan", "TuneReport", "TuneRequest",
+    "Workload", "cells", "load_profile", "make_plan", "profile_names", "proxy", "replay", "tune", "workload",
 ]  # fmt: skip

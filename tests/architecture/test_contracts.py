@@ -1,0 +1,48 @@
+"""What packages that may not import each other must nevertheless agree on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbench import engine, kernels, rules, suites, tuner
+from kbench.core import OPS, parse_yaml
+
+ROOT = Path(__file__).parents[2]
+# Python, and C++ but for tables of data: past this a file holds more than one noun.
+MAX_LINES = 400
+
+
+def test_rules_accept_every_implementation_that_kernels_have() -> None:
+    for item in kernels.implementations():
+        text = f"- match: {{name: ^lm_head$}}\n  replace: {{class: Linear, kwargs: {{generate_op: {item.name}}}}}\n"
+        errors = [
+            str(finding) for finding in rules.check(rules.parse_rules(parse_yaml(text))) if finding.code != "dead"
+        ]
+        assert not [error for error in errors if item.name in error]
+    wrong = rules.check(rules.parse_rules(parse_yaml(text.replace(item.name, "cpu.avx3"))))
+    assert any("cpu.avx3" in str(finding) for finding in wrong)
+
+
+def test_every_op_has_a_spec() -> None:
+    for op in OPS:
+        assert kernels.op_spec(op).hash
+
+
+def test_tuner_plans_the_chunk_that_the_engine_runs() -> None:
+    assert tuner.DEFAULT_CHUNK == engine.DEFAULT_CHUNK
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "suites").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_suite_loads(path: Path) -> None:
+    assert suites.expand(suites.load_suite(path))
+
+
+SOURCES = sorted(path for kind in ("*.py", "*.cpp", "*.h") for path in (ROOT / "src").rglob(kind))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_a_file_holds_one_noun(path: Path) -> None:
+    lines = path.read_text().count("\n")
+    assert lines <= MAX_LINES, f"{lines} lines, at most {MAX_LINES}: split it by noun"
