@@ -11,6 +11,6 @@ from .request import DEFAULT_CHUNK, DEFAULT_CONTEXT, DEFAULT_MODEL, TuneRequest,
 from .tune import replay, tune
 
 __all__ = [
-    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "GpuProfile", "Plan", "TuneReport", "TuneRequest",
-    "Workload", "cells", "load_profile", "make_plan", "profile_names", "proxy", "replay", "tune", "workload",
+    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "GpuProfile", "Plan", "TuneReport",
+    "TuneRequest", "Workload", "cells", "load_profile", "make_plan", "profile_names", "proxy", "replay", "tune", "workload",
 ]  # fmt: skip
