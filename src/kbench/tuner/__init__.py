@@ -12,5 +12,6 @@ from .tune import replay, tune
 
 __all__ = [
     "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "GpuProfile", "Plan", "TuneReport",
-    "TuneRequest", "Workload", "cells", "load_profile", "make_plan", "profile_names", "proxy", "replay", "tune", "workload",
+    "TuneRequest", "Workload", "cells", "load_profile", "make_plan", "profile_names", "proxy", "replay", "tune",
+    "workload",
 ]  # fmt: skip
