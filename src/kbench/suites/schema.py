@@ -58,9 +58,9 @@ class Suite:
 
 
 def suites_root() -> Path:
-    """The folder of the suites that come with kbench: a checkout's, else the working directory's."""
-    checkout = Path(__file__).parents[3] / "suites"
-    return checkout if checkout.is_dir() else Path("suites")
+    """The folder of the suites that come with kbench: beside this file where it is installed, else the checkout's."""
+    installed = Path(__file__).parent / "data"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "suites"
 
 
 def load_suite(suite: str | Path) -> Suite:
