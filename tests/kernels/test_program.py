@@ -157,6 +157,7 @@ def test_a_program_equals_its_steps_one_by_one(threads: int, max_tokens: int, to
 def test_a_decode_layer_has_five_barriers() -> None:
     # After: q k v · attention's parts · o · gate up silu · down. The last row, its norm and lm_head need none.
     assert Recorded(2, 1).program.n_barriers == 5
+    assert Recorded(1, 1).program.n_barriers == 0
     assert Recorded(1, 1).program.n_steps == 19
 
 

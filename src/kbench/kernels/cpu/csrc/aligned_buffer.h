@@ -24,6 +24,8 @@ class AlignedBuffer {
   std::unique_ptr<uint8_t, Free> data_;
 };
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace kbench

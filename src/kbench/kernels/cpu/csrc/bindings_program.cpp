@@ -32,13 +32,14 @@ void check_layout(const Array& x, size_t dimensions, const char* name) {
     contiguous = x.shape(i) <= 1 || x.stride(i) == stride;
   }
   if (contiguous) return;
-  throw std::invalid_argument(std::string(name) + " has " + std::to_string(x.ndim()) + " dimensions or gaps; accepted: " +
-                              std::to_string(dimensions) + ", C-contiguous");
+  throw std::invalid_argument(std::string(name) + " has " + std::to_string(x.ndim()) +
+                              " dimensions or gaps; accepted: " + std::to_string(dimensions) + ", C-contiguous");
 }
 
 template <typename T, typename Array>
 void check_type(const Array& x, const char* name, const char* accepted) {
-  if (x.dtype() != nb::dtype<T>()) throw std::invalid_argument(std::string(name) + " has another type; accepted: " + accepted);
+  if (x.dtype() != nb::dtype<T>())
+    throw std::invalid_argument(std::string(name) + " has another type; accepted: " + accepted);
 }
 
 std::vector<float> floats(const std::optional<Vector>& x) {
@@ -51,7 +52,8 @@ Isa isa(const std::string& name) { return isa_from_name(name.c_str()); }
 bool is_half(const AnyArray& cache, const char* name) {
   if (cache.dtype() == nb::dtype<float>()) return false;
   const nb::dlpack::dtype type = cache.dtype();
-  if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) && type.bits == 16 && type.lanes == 1) return true;
+  if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) && type.bits == 16 && type.lanes == 1)
+    return true;
   throw std::invalid_argument(std::string(name) + " is neither float16 nor float32");
 }
 
@@ -59,15 +61,17 @@ void check_shape(const AnyArray& cache, const char* name, int64_t heads, int64_t
   check_layout(cache, 3, name);
   if (static_cast<int64_t>(cache.shape(0)) == heads && static_cast<int64_t>(cache.shape(2)) == d) return;
   throw std::invalid_argument(std::string(name) + " is [" + std::to_string(cache.shape(0)) + ", " +
-                              std::to_string(cache.shape(1)) + ", " + std::to_string(cache.shape(2)) + "]; accepted: [" +
-                              std::to_string(heads) + ", capacity, " + std::to_string(d) + "]");
+                              std::to_string(cache.shape(1)) + ", " + std::to_string(cache.shape(2)) +
+                              "]; accepted: [" + std::to_string(heads) + ", capacity, " + std::to_string(d) + "]");
 }
 
 class BoundProgram {
  public:
   // The pool is kept alive by nb::keep_alive.
   BoundProgram(ThreadPool& pool, AnyArray arena, int64_t max_tokens)
-      : pool_(pool), arena_(checked(arena)), program_(pool, static_cast<uint8_t*>(arena.data()), static_cast<int64_t>(arena.size()), max_tokens) {}
+      : pool_(pool),
+        arena_(checked(arena)),
+        program_(pool, static_cast<uint8_t*>(arena.data()), static_cast<int64_t>(arena.size()), max_tokens) {}
 
   Program& program() { return program_; }
   int threads() const { return pool_.threads(); }
@@ -107,7 +111,8 @@ class BoundProgram {
     std::vector<double> seconds;
     {
       nb::gil_scoped_release release;
-      program_.run({static_cast<const int32_t*>(tokens.data()), static_cast<int64_t>(tokens.size()), position}, profile ? &seconds : nullptr);
+      program_.run({static_cast<const int32_t*>(tokens.data()), static_cast<int64_t>(tokens.size()), position},
+                   profile ? &seconds : nullptr);
     }
     return profile ? nb::cast(seconds) : nb::none();
   }
@@ -146,87 +151,101 @@ void bind_program(nb::module_& m) {
       .def(nb::init<ThreadPool&, AnyArray, int64_t>(), nb::keep_alive<1, 2>(), "pool"_a, "arena"_a, "max_tokens"_a,
            "arena: uint8[:], writable, 64-byte aligned.")
       .def_prop_ro("n_steps", [](P& p) { return p.program().n_steps(); })
-      .def_prop_ro("n_barriers", [](P& p) { return p.program().n_barriers(); }, "Barriers in one run.")
-      .def_prop_ro("threads", [](P& p) { return p.threads(); }, "Threads of the pool.")
+      .def_prop_ro(
+          "n_barriers", [](P& p) { return p.program().n_barriers(); }, "Barriers in one run.")
+      .def_prop_ro(
+          "threads", [](P& p) { return p.threads(); }, "Threads of the pool.")
       .def_prop_ro("max_tokens", [](P& p) { return p.program().max_tokens(); })
-      .def("embedding",
-           [](P& p, const std::string& i, nb::object w, int64_t y, int threads) {
-             return p.program().embedding(isa(i), p.matrix(w), y, threads);
-           },
-           "isa"_a, "w"_a, "y"_a, "threads"_a = 0)
-      .def("rms_norm",
-           [](P& p, const std::string& i, int64_t x, const Vector& weight, int64_t d, int64_t rows, float eps, int64_t y,
-              bool one_row, int64_t row_width, int threads) {
-             return p.program().rms_norm(isa(i), x, floats(weight), d, rows, eps, y, one_row, row_width, threads);
-           },
-           "isa"_a, "x"_a, "weight"_a, "d"_a, "rows"_a, "eps"_a, "y"_a, "one_row"_a = false, "row_width"_a = 0,
-           "threads"_a = 0, "row_width: floats from one vector to the next (0: d); those behind the first d pass through.")
-      .def("linear",
-           [](P& p, const std::string& i, nb::object w, int64_t x, int64_t y, const std::optional<Vector>& bias, bool one_row,
-              int threads) {
-             return p.program().linear(isa(i), p.matrix(w), x, y, floats(bias), one_row, threads);
-           },
-           "isa"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(), "one_row"_a = false, "threads"_a = 0)
-      .def("rope",
-           [](P& p, const std::string& i, int64_t x, int64_t y, int64_t heads, int64_t head_dim, int64_t d, bool neox,
-              const Vector& inv_freq, float attn_factor, int threads) {
-             return p.program().rope(isa(i), x, y, heads, head_dim, d, neox, floats(inv_freq), attn_factor, threads);
-           },
-           "isa"_a, "x"_a, "y"_a, "heads"_a, "head_dim"_a, "d"_a, "neox"_a, "inv_freq"_a, "attn_factor"_a = 1.0f,
-           "threads"_a = 0)
-      .def("attention",
-           [](P& p, const std::string& i, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads,
-              int64_t d, const AnyArray& k_cache, const AnyArray& v_cache, float scale, int threads) {
-             return p.program().attention(isa(i), q, k, v, y, heads, kv_heads, d, p.cache(k_cache, &v_cache, kv_heads, d),
-                                          scale, threads);
-           },
-           "isa"_a, "q"_a, "k"_a, "v"_a, "y"_a, "heads"_a, "kv_heads"_a, "d"_a, "k_cache"_a, "v_cache"_a, "scale"_a,
-           "threads"_a = 0, "Appends k and v to the caches [kv_heads, capacity, d], then attends causally.")
-      .def("mla_attention",
-           [](P& p, const std::string& i, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
-              const AnyArray& cache, float scale, int threads) {
-             return p.program().mla_attention(isa(i), q, latent, y, heads, kv_lora, rope,
-                                              p.cache(cache, nullptr, 1, kv_lora + rope), scale, threads);
-           },
-           "isa"_a, "q"_a, "latent"_a, "y"_a, "heads"_a, "kv_lora"_a, "rope"_a, "cache"_a, "scale"_a, "threads"_a = 0)
-      .def("silu_mul",
-           [](P& p, const std::string& i, int64_t gate, int64_t up, int64_t y, int64_t n, int threads) {
-             return p.program().silu_mul(isa(i), gate, up, y, n, threads);
-           },
-           "isa"_a, "gate"_a, "up"_a, "y"_a, "n"_a, "threads"_a = 0)
-      .def("add",
-           [](P& p, const std::string& i, int64_t a, int64_t b, int64_t y, int64_t d, int threads) {
-             return p.program().add(isa(i), a, b, y, d, threads);
-           },
-           "isa"_a, "a"_a, "b"_a, "y"_a, "d"_a, "threads"_a = 0)
-      .def("take_last",
-           [](P& p, const std::string& i, int64_t x, int64_t y, int64_t d, int threads) {
-             return p.program().take_last(isa(i), x, y, d, threads);
-           },
-           "isa"_a, "x"_a, "y"_a, "d"_a, "threads"_a = 0)
-      .def("head_linear",
-           [](P& p, const std::string& i, const nb::list& w, int64_t x, int64_t y, int64_t tail, int threads) {
-             return p.program().head_linear(isa(i), p.matrices(w), x, y, tail, threads);
-           },
-           "isa"_a, "w"_a, "x"_a, "y"_a, "tail"_a = 0, "threads"_a = 0,
-           "One matrix per head; the last `tail` floats of each head's vector pass through behind its result.")
-      .def("moe_router",
-           [](P& p, const std::string& i, nb::object w, int64_t x, int64_t ids, int64_t weights, int64_t top_k,
-              const std::string& scoring, int64_t n_group, int64_t topk_group, bool norm_topk_prob, float routed_scaling,
-              const std::optional<Vector>& bias, int threads) {
-             return p.program().moe_router(
-                 isa(i), p.matrix(w), x, ids, weights,
-                 router_options(top_k, scoring, n_group, topk_group, norm_topk_prob, routed_scaling, bias), threads);
-           },
-           "isa"_a, "w"_a, "x"_a, "ids"_a, "weights"_a, "top_k"_a, "scoring"_a, "n_group"_a = 1, "topk_group"_a = 1,
-           "norm_topk_prob"_a = false, "routed_scaling"_a = 1.0f, "bias"_a.none() = nb::none(), "threads"_a = 0)
-      .def("moe_experts",
-           [](P& p, const std::string& i, const nb::list& gate, const nb::list& up, const nb::list& down, int64_t x,
-              int64_t ids, int64_t weights, int64_t y, int64_t top_k, int threads) {
-             return p.program().moe_experts(isa(i), p.matrices(gate), p.matrices(up), p.matrices(down), x, ids, weights, y,
-                                            top_k, threads);
-           },
-           "isa"_a, "gate"_a, "up"_a, "down"_a, "x"_a, "ids"_a, "weights"_a, "y"_a, "top_k"_a, "threads"_a = 0)
+      .def(
+          "embedding",
+          [](P& p, const std::string& i, nb::object w, int64_t y, int threads) {
+            return p.program().embedding(isa(i), p.matrix(w), y, threads);
+          },
+          "isa"_a, "w"_a, "y"_a, "threads"_a = 0)
+      .def(
+          "rms_norm",
+          [](P& p, const std::string& i, int64_t x, const Vector& weight, int64_t d, int64_t rows, float eps, int64_t y,
+             bool one_row, int64_t row_width, int threads) {
+            return p.program().rms_norm(isa(i), x, floats(weight), d, rows, eps, y, one_row, row_width, threads);
+          },
+          "isa"_a, "x"_a, "weight"_a, "d"_a, "rows"_a, "eps"_a, "y"_a, "one_row"_a = false, "row_width"_a = 0,
+          "threads"_a = 0,
+          "row_width: floats from one vector to the next (0: d); those behind the first d pass through.")
+      .def(
+          "linear",
+          [](P& p, const std::string& i, nb::object w, int64_t x, int64_t y, const std::optional<Vector>& bias,
+             bool one_row,
+             int threads) { return p.program().linear(isa(i), p.matrix(w), x, y, floats(bias), one_row, threads); },
+          "isa"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(), "one_row"_a = false, "threads"_a = 0)
+      .def(
+          "rope",
+          [](P& p, const std::string& i, int64_t x, int64_t y, int64_t heads, int64_t head_dim, int64_t d, bool neox,
+             const Vector& inv_freq, float attn_factor, int threads) {
+            return p.program().rope(isa(i), x, y, heads, head_dim, d, neox, floats(inv_freq), attn_factor, threads);
+          },
+          "isa"_a, "x"_a, "y"_a, "heads"_a, "head_dim"_a, "d"_a, "neox"_a, "inv_freq"_a, "attn_factor"_a = 1.0f,
+          "threads"_a = 0)
+      .def(
+          "attention",
+          [](P& p, const std::string& i, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads,
+             int64_t d, const AnyArray& k_cache, const AnyArray& v_cache, float scale, int threads) {
+            return p.program().attention(isa(i), q, k, v, y, heads, kv_heads, d,
+                                         p.cache(k_cache, &v_cache, kv_heads, d), scale, threads);
+          },
+          "isa"_a, "q"_a, "k"_a, "v"_a, "y"_a, "heads"_a, "kv_heads"_a, "d"_a, "k_cache"_a, "v_cache"_a, "scale"_a,
+          "threads"_a = 0, "Appends k and v to the caches [kv_heads, capacity, d], then attends causally.")
+      .def(
+          "mla_attention",
+          [](P& p, const std::string& i, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora,
+             int64_t rope, const AnyArray& cache, float scale, int threads) {
+            return p.program().mla_attention(isa(i), q, latent, y, heads, kv_lora, rope,
+                                             p.cache(cache, nullptr, 1, kv_lora + rope), scale, threads);
+          },
+          "isa"_a, "q"_a, "latent"_a, "y"_a, "heads"_a, "kv_lora"_a, "rope"_a, "cache"_a, "scale"_a, "threads"_a = 0)
+      .def(
+          "silu_mul",
+          [](P& p, const std::string& i, int64_t gate, int64_t up, int64_t y, int64_t n, int threads) {
+            return p.program().silu_mul(isa(i), gate, up, y, n, threads);
+          },
+          "isa"_a, "gate"_a, "up"_a, "y"_a, "n"_a, "threads"_a = 0)
+      .def(
+          "add",
+          [](P& p, const std::string& i, int64_t a, int64_t b, int64_t y, int64_t d, int threads) {
+            return p.program().add(isa(i), a, b, y, d, threads);
+          },
+          "isa"_a, "a"_a, "b"_a, "y"_a, "d"_a, "threads"_a = 0)
+      .def(
+          "take_last",
+          [](P& p, const std::string& i, int64_t x, int64_t y, int64_t d, int threads) {
+            return p.program().take_last(isa(i), x, y, d, threads);
+          },
+          "isa"_a, "x"_a, "y"_a, "d"_a, "threads"_a = 0)
+      .def(
+          "head_linear",
+          [](P& p, const std::string& i, const nb::list& w, int64_t x, int64_t y, int64_t tail, int threads) {
+            return p.program().head_linear(isa(i), p.matrices(w), x, y, tail, threads);
+          },
+          "isa"_a, "w"_a, "x"_a, "y"_a, "tail"_a = 0, "threads"_a = 0,
+          "One matrix per head; the last `tail` floats of each head's vector pass through behind its result.")
+      .def(
+          "moe_router",
+          [](P& p, const std::string& i, nb::object w, int64_t x, int64_t ids, int64_t weights, int64_t top_k,
+             const std::string& scoring, int64_t n_group, int64_t topk_group, bool norm_topk_prob, float routed_scaling,
+             const std::optional<Vector>& bias, int threads) {
+            return p.program().moe_router(
+                isa(i), p.matrix(w), x, ids, weights,
+                router_options(top_k, scoring, n_group, topk_group, norm_topk_prob, routed_scaling, bias), threads);
+          },
+          "isa"_a, "w"_a, "x"_a, "ids"_a, "weights"_a, "top_k"_a, "scoring"_a, "n_group"_a = 1, "topk_group"_a = 1,
+          "norm_topk_prob"_a = false, "routed_scaling"_a = 1.0f, "bias"_a.none() = nb::none(), "threads"_a = 0)
+      .def(
+          "moe_experts",
+          [](P& p, const std::string& i, const nb::list& gate, const nb::list& up, const nb::list& down, int64_t x,
+             int64_t ids, int64_t weights, int64_t y, int64_t top_k, int threads) {
+            return p.program().moe_experts(isa(i), p.matrices(gate), p.matrices(up), p.matrices(down), x, ids, weights,
+                                           y, top_k, threads);
+          },
+          "isa"_a, "gate"_a, "up"_a, "down"_a, "x"_a, "ids"_a, "weights"_a, "y"_a, "top_k"_a, "threads"_a = 0)
       .def("run", &P::run, "tokens"_a, "position"_a, "profile"_a = false,
            "Replays all steps for `tokens` (int32[:]), the first of which has `position` tokens before it.\n"
            "profile=True returns the seconds of each step, measured between barriers around it. Raises ValueError,\n"

@@ -5,8 +5,8 @@
 
 namespace kbench {
 
-// Every entry is filled: what an ISA lacks comes from the next lower one (AVX-512 has none of its own: these
-// operations are bound by latency and by the cache, not by the width of a register).
+// Every entry is filled: what an ISA lacks comes from the next lower one (AVX-512 has an attention of its own; the
+// others are bound by latency and by the cache, not by the width of a register). `isa` can run here.
 const OpTable& op_table(Isa isa);
 
 }  // namespace kbench

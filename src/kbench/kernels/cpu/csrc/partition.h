@@ -11,6 +11,8 @@ struct Range {
 };
 
 // The share of part `index` of `parts`; shares differ by at most one.
-inline Range share(int64_t n, int64_t index, int64_t parts) { return {n * index / parts, n * (index + 1) / parts}; }
+inline Range share(int64_t n, int64_t index, int64_t parts) {
+  return {n * index / parts, n * (index + 1) / parts};
+}
 
 }  // namespace kbench

@@ -88,8 +88,8 @@ struct ThreadPool::State {
   std::vector<std::thread> workers;
   pid_t pid = 0;
 
-  std::mutex run_mutex;                      // one region at a time
-  std::atomic<std::thread::id> runner{};     // whose region it is
+  std::mutex run_mutex;                   // one region at a time
+  std::atomic<std::thread::id> runner{};  // whose region it is
 
   // (regions so far << 16) | threads taking part. One word, so that a thread that sits a region out never reads a
   // count that belongs to another one.
@@ -199,9 +199,13 @@ ThreadPool::~ThreadPool() {
   delete state_;
 }
 
-int ThreadPool::threads() const { return static_cast<int>(state_->cpus.size()); }
+int ThreadPool::threads() const {
+  return static_cast<int>(state_->cpus.size());
+}
 
-const std::vector<int>& ThreadPool::cpus() const { return state_->cpus; }
+const std::vector<int>& ThreadPool::cpus() const {
+  return state_->cpus;
+}
 
 void ThreadPool::run(int n_threads, const Body& body) {
   State& s = *state_;
@@ -209,8 +213,9 @@ void ThreadPool::run(int n_threads, const Body& body) {
     throw std::invalid_argument(std::to_string(n_threads) + " threads asked of a pool of " + std::to_string(threads()));
   }
   if (getpid() != s.pid) {
-    throw std::runtime_error("this thread pool was made before fork(): its threads do not exist in the child process; "
-                             "make a new pool there, or start processes with the spawn method");
+    throw std::runtime_error(
+        "this thread pool was made before fork(): its threads do not exist in the child process; "
+        "make a new pool there, or start processes with the spawn method");
   }
   if (s.runner.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
     throw std::runtime_error("a pool's run() was called from inside its own parallel region");

@@ -86,7 +86,8 @@ double read_bandwidth(ThreadPool& pool, int64_t n_bytes, double seconds) {
   // Each thread writes its share first: pages that were never written are all one zero page, which a cache holds.
   pool.run([&](int thread, int n_threads) {
     const Range part = share(lines, thread, n_threads);
-    std::memset(data.get() + part.begin * kReadMultiple, 1 + thread % 7, static_cast<size_t>((part.end - part.begin) * kReadMultiple));
+    std::memset(data.get() + part.begin * kReadMultiple, 1 + thread % 7,
+                static_cast<size_t>((part.end - part.begin) * kReadMultiple));
   });
   Barrier barrier(pool.threads());
   std::atomic<uint64_t> sink{0};
@@ -115,7 +116,8 @@ double arithmetic_peak(ThreadPool& pool, Isa isa, const std::string& kind, doubl
   } else {
     throw std::invalid_argument("unknown kind '" + kind + "', accepted: int8, f32, bf16");
   }
-  if (peak == nullptr) throw std::invalid_argument(kind + " is unsupported: " + isa_name(isa) + " has no such arithmetic");
+  if (peak == nullptr)
+    throw std::invalid_argument(kind + " is unsupported: " + isa_name(isa) + " has no such arithmetic");
   Barrier barrier(pool.threads());
   std::atomic<int64_t> operations{0};
   std::atomic<float> sink{0};

@@ -11,7 +11,9 @@ namespace {
 // microseconds with 2 threads and 2 to 3 with 64; the cheap operations move 2 to 4 elements a nanosecond.
 constexpr int64_t kSmallElements = 8192;
 
-std::string place(const char* name, int64_t offset) { return std::string(name) + " at offset " + std::to_string(offset); }
+std::string place(const char* name, int64_t offset) {
+  return std::string(name) + " at offset " + std::to_string(offset);
+}
 
 }  // namespace
 
@@ -42,29 +44,33 @@ uint8_t* Program::scratch(int64_t n_bytes) {
   return buffers_.back().data();
 }
 
-bool Program::small(int64_t elements) const { return n_threads_ > 1 && elements <= kSmallElements; }
+bool Program::small(int64_t elements) const {
+  return n_threads_ > 1 && elements <= kSmallElements;
+}
 
 void Program::add_stage(StageFn fn, const std::vector<Access>& accesses, int threads) {
   // A stage's own in-place accesses are its own business; against the others it is judged as a whole.
-  const bool barrier = hazards_.needs_barrier(accesses);
+  const bool barrier = n_threads_ > 1 && hazards_.needs_barrier(accesses);
   stages_.push_back({std::move(fn), threads, barrier, n_steps_ - 1});
   for (const Access& access : accesses) {
     if (!access.write) continue;
     for (auto& [key, slot] : slots_) {
-      if (slot.x >= 0 && overlap(access.begin, access.n_bytes, arena_ + slot.x, max_tokens_ * slot.base.k * 4)) slot.x = -1;
+      if (slot.x >= 0 && overlap(access.begin, access.n_bytes, arena_ + slot.x, max_tokens_ * slot.base.k * 4))
+        slot.x = -1;
     }
   }
 }
 
 Operand Program::value(int64_t offset, int64_t rows, int64_t width, const char* name) const {
   if (width < 1 || width > arena_bytes_ / 4) {
-    throw std::invalid_argument(place(name, offset) + " is " + std::to_string(width) + " wide; accepted: 1 to the arena's " +
-                                std::to_string(arena_bytes_ / 4));
+    throw std::invalid_argument(place(name, offset) + " is " + std::to_string(width) +
+                                " wide; accepted: 1 to the arena's " + std::to_string(arena_bytes_ / 4));
   }
   const int64_t n_bytes = rows * width * 4;
   if (offset < 0 || offset % 4 != 0 || n_bytes > arena_bytes_ || offset > arena_bytes_ - n_bytes) {
     throw std::invalid_argument(place(name, offset) + " takes " + std::to_string(n_bytes) +
-                                " bytes; accepted: a multiple of 4 inside the arena of " + std::to_string(arena_bytes_));
+                                " bytes; accepted: a multiple of 4 inside the arena of " +
+                                std::to_string(arena_bytes_));
   }
   Operand operand{arena_ + offset, n_bytes, nullptr, 0};
   // A replica that holds at least these rows: fewer rows (one_row) of the same value are its beginning.
@@ -122,11 +128,9 @@ void Program::add_rows(const std::vector<Operand>& inputs, const Operand& y, int
   if (y.replicated()) {
     for (const Operand& x : inputs) accesses.push_back(reads(x));
     accesses.push_back(writes(y));
-    add_stage(
-        [fn = std::move(fn), one_row](const Lane& lane, const RunState& s) {
-          fn(lane.thread, 0, one_row ? 1 : s.n_tokens, s);
-        },
-        accesses, 0);
+    add_stage([fn = std::move(fn), one_row](const Lane& lane,
+                                            const RunState& s) { fn(lane.thread, 0, one_row ? 1 : s.n_tokens, s); },
+              accesses, 0);
     return;
   }
   // One row and all rows are cut at other places: a negative count keeps their splits apart.
@@ -145,7 +149,8 @@ void Program::add_rows(const std::vector<Operand>& inputs, const Operand& y, int
 }
 
 int Program::n_barriers() const {
-  return static_cast<int>(std::count_if(stages_.begin(), stages_.end(), [](const Stage& s) { return s.barrier_before; }));
+  return static_cast<int>(
+      std::count_if(stages_.begin(), stages_.end(), [](const Stage& s) { return s.barrier_before; }));
 }
 
 void Program::run(const RunState& state, std::vector<double>* seconds) {
@@ -153,7 +158,8 @@ void Program::run(const RunState& state, std::vector<double>* seconds) {
     throw std::invalid_argument(std::to_string(state.n_tokens) + " tokens; this program takes 1 to " +
                                 std::to_string(max_tokens_));
   }
-  if (state.position < 0) throw std::invalid_argument("position is " + std::to_string(state.position) + "; accepted: 0 or more");
+  if (state.position < 0)
+    throw std::invalid_argument("position is " + std::to_string(state.position) + "; accepted: 0 or more");
   for (const auto& check : checks_) check(state);
   std::lock_guard<std::mutex> turn(run_mutex_);
   if (seconds != nullptr) seconds->assign(static_cast<size_t>(n_steps_), 0.0);

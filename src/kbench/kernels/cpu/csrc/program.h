@@ -123,15 +123,15 @@ class Program {
   };
   // Quantised rows of a value, shared by all matrices that read it.
   struct ActivationSlot {
-    int64_t x = -1;           // arena offset of the value that it holds; -1: none
-    Activation base;          // of thread 0, or of everyone
-    int64_t bytes = 0;        // of one copy
+    int64_t x = -1;     // arena offset of the value that it holds; -1: none
+    Activation base;    // of thread 0, or of everyone
+    int64_t bytes = 0;  // of one copy
   };
   // Rows of a value as a matrix reads them.
   struct ActivationRef {
     Operand x;
-    Activation base;        // of thread 0, or of everyone
-    int64_t stride = 0;     // bytes from a thread's quantised rows to the next one's; 0: shared
+    Activation base;           // of thread 0, or of everyone
+    int64_t stride = 0;        // bytes from a thread's quantised rows to the next one's; 0: shared
     int64_t shared_bytes = 0;  // of the shared quantised rows; 0: none
     Activation at(int thread) const;
     std::vector<Access> accesses() const;

@@ -151,7 +151,7 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   const Access parts_written{parts, n_parts * part_floats * 4, true, {}};
 
   const auto write_rows = [&table, d_v, width, heads_per = shape.group](const Units& units, int64_t head, int64_t block,
-                                                                          const Part& part, float* y_base) {
+                                                                        const Part& part, float* y_base) {
     for (int64_t r = block * kAttentionRows; r < units.row_end(block); ++r) {
       const int64_t i = r - block * kAttentionRows, token = r / heads_per, h = head * heads_per + r % heads_per;
       table.scale(part.out + i * d_v, 1.0f / part.sum[i], d_v, y_base + token * width + h * d_v);
@@ -216,7 +216,8 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
       accesses, threads);
 
   const bool replicated = few && replicate(1, {}, y, out_shared.n_bytes);
-  const Operand out = replicated ? replicated_output(y, max_tokens_, width, "y") : shared_output(y, max_tokens_, width, "y");
+  const Operand out =
+      replicated ? replicated_output(y, max_tokens_, width, "y") : shared_output(y, max_tokens_, width, "y");
   // Merges the parts of the blocks that meet `range`, on thread `thread`.
   const auto merge = [=, &table](int thread, const Units& units, const Range& range) {
     if (range.empty()) return;
@@ -287,7 +288,8 @@ int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int6
   shape.v = value(v, max_tokens_, kv_heads * d, "v");
   const Operand queries = value(q, max_tokens_, heads * d, "q");
   for (const Operand& x : {queries, shape.k, shape.v}) {
-    if (overlap(x.shared, x.n_bytes, arena_ + y, queries.n_bytes)) throw std::invalid_argument("attention: y overlaps an input");
+    if (overlap(x.shared, x.n_bytes, arena_ + y, queries.n_bytes))
+      throw std::invalid_argument("attention: y overlaps an input");
   }
   begin_step();
   add_attention(shape, isa, queries, y, threads);

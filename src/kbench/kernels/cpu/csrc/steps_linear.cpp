@@ -20,8 +20,12 @@ constexpr int64_t kTilesPerThread = 4;
 // ... and at least this many tokens per group, or the weights are unpacked for too few.
 constexpr int64_t kTokensPerGroup = 16;
 
-int64_t scale_offset(int64_t rows, int64_t k) { return round_up(rows * k, kCacheLine); }
-int64_t sum_offset(int64_t rows, int64_t k) { return scale_offset(rows, k) + round_up(rows * (k / 32) * 4, kCacheLine); }
+int64_t scale_offset(int64_t rows, int64_t k) {
+  return round_up(rows * k, kCacheLine);
+}
+int64_t sum_offset(int64_t rows, int64_t k) {
+  return scale_offset(rows, k) + round_up(rows * (k / 32) * 4, kCacheLine);
+}
 
 template <typename T>
 T* shifted(T* p, int64_t bytes) {
@@ -30,7 +34,9 @@ T* shifted(T* p, int64_t bytes) {
 
 }  // namespace
 
-bool quantised(Format format) { return format != Format::F32 && format != Format::F16 && format != Format::BF16; }
+bool quantised(Format format) {
+  return format != Format::F32 && format != Format::F16 && format != Format::BF16;
+}
 
 Activation rows_from(const Activation& a, int64_t row) {
   Activation b = a;
@@ -66,8 +72,8 @@ void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activat
   const Range tiles = share(w.tiles(), lane.thread / groups, lane.n_threads / groups);
   const Range rows = share(tokens, lane.thread % groups, groups);
   if (tiles.empty()) return;
-  const int64_t block =
-      std::max(kTokenMultiple, kActivationBlockBytes / (w.k * (quantised(w.format) ? 1 : 4)) / kTokenMultiple * kTokenMultiple);
+  const int64_t block = std::max(
+      kTokenMultiple, kActivationBlockBytes / (w.k * (quantised(w.format) ? 1 : 4)) / kTokenMultiple * kTokenMultiple);
   const MatmulFn fn = table.matmul[static_cast<int>(w.format)];
   for (int64_t t = rows.begin; t < rows.end; t += block) {
     fn(w, rows_from(x, t), std::min(block, rows.end - t), tiles.begin, tiles.end, bias, y + t * ldy, ldy);
@@ -112,7 +118,8 @@ Program::ActivationRef Program::activation(Isa isa, int64_t x, int64_t rows, int
   const QuantizeFn fn = matmul_table(isa).quantize;
   const bool one_row = rows == 1;
   if (own) {
-    add_stage([fn, ref, one_row](const Lane& lane, const RunState& s) { fn(ref.at(lane.thread), 0, one_row ? 1 : s.n_tokens); },
+    add_stage([fn, ref, one_row](const Lane& lane,
+                                 const RunState& s) { fn(ref.at(lane.thread), 0, one_row ? 1 : s.n_tokens); },
               {reads(ref.x)}, 0);
   } else {
     const Split split{Split::rows, k * 4, one_row ? -threads : threads};
@@ -148,12 +155,14 @@ int Program::linear(Isa isa, const PackedMatrix& w, int64_t x, int64_t y, std::v
                     int threads) {
   threads = stage_threads(threads);
   if (!bias.empty() && static_cast<int64_t>(bias.size()) != w.n) {
-    throw std::invalid_argument("linear: a bias of " + std::to_string(bias.size()) + " for " + std::to_string(w.n) + " rows");
+    throw std::invalid_argument("linear: a bias of " + std::to_string(bias.size()) + " for " + std::to_string(w.n) +
+                                " rows");
   }
   const int64_t rows = one_row ? 1 : max_tokens_;
   const Operand in = value(x, rows, w.k, "x");
   value(y, rows, w.n, "y");
-  if (overlap(in.shared, in.n_bytes, arena_ + y, rows * w.n * 4)) throw std::invalid_argument("linear: x and y overlap");
+  if (overlap(in.shared, in.n_bytes, arena_ + y, rows * w.n * 4))
+    throw std::invalid_argument("linear: x and y overlap");
   begin_step();
   const ActivationRef ref = activation(isa, x, rows, w.k, quantised(w.format), true, threads);
   add_matmul(isa, w, ref, shared_output(y, rows, w.n, "y"), std::move(bias), one_row, threads);
@@ -174,15 +183,16 @@ int Program::head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_
   const int64_t x_head = k + tail, y_head = n + tail;
   const Operand in = value(x, max_tokens_, heads * x_head, "x");
   const Operand out = shared_output(y, max_tokens_, heads * y_head, "y");
-  if (overlap(in.shared, in.n_bytes, out.shared, out.n_bytes)) throw std::invalid_argument("head_linear: x and y overlap");
+  if (overlap(in.shared, in.n_bytes, out.shared, out.n_bytes))
+    throw std::invalid_argument("head_linear: x and y overlap");
   begin_step();
   const bool quantise = quantised(w[0].format);
   // Each thread quantises the heads of its share for itself: they are its own but for the two at the ends.
   const int64_t bytes = quantise ? activation_bytes(max_tokens_, k) : 0;
   uint8_t* data = quantise ? scratch(bytes * n_threads_) : nullptr;
   add_stage(
-      [&table = matmul_table(isa), w = std::move(w), in, out, heads, k, n, tail, x_head, y_head, data, bytes, rows = max_tokens_](
-          const Lane& lane, const RunState& s) {
+      [&table = matmul_table(isa), w = std::move(w), in, out, heads, k, n, tail, x_head, y_head, data, bytes,
+       rows = max_tokens_](const Lane& lane, const RunState& s) {
         const int64_t tiles = w[0].tiles();
         const Range part = share(heads * tiles, lane.thread, lane.n_threads);
         for (int64_t h = part.begin / tiles; h < heads && h * tiles < part.end; ++h) {
@@ -193,11 +203,12 @@ int Program::head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_
           if (data != nullptr) table.quantize(a, 0, s.n_tokens);
           const PackedMatrix& m = w[static_cast<size_t>(h)];
           table.matmul[static_cast<int>(m.format)](m, a, s.n_tokens, std::max<int64_t>(part.begin - h * tiles, 0),
-                                                   std::min(part.end - h * tiles, tiles), nullptr, out.at(0) + h * y_head,
-                                                   heads * y_head);
+                                                   std::min(part.end - h * tiles, tiles), nullptr,
+                                                   out.at(0) + h * y_head, heads * y_head);
           if (tail == 0 || part.begin > h * tiles) continue;  // the thread with the head's first tile copies
           for (int64_t t = 0; t < s.n_tokens; ++t) {
-            std::memcpy(out.at(0) + t * heads * y_head + h * y_head + n, a.x + t * a.ldx + k, static_cast<size_t>(tail) * 4);
+            std::memcpy(out.at(0) + t * heads * y_head + h * y_head + n, a.x + t * a.ldx + k,
+                        static_cast<size_t>(tail) * 4);
           }
         }
       },

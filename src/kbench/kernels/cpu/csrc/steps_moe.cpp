@@ -60,13 +60,15 @@ struct Plan {
 
 void check_experts(const std::vector<PackedMatrix>& w, size_t experts, int64_t n, int64_t k, const char* name) {
   if (w.size() != experts) {
-    throw std::invalid_argument(std::string("moe_experts: ") + std::to_string(w.size()) + " matrices in " + name + ", " +
-                                std::to_string(experts) + " in gate");
+    throw std::invalid_argument(std::string("moe_experts: ") + std::to_string(w.size()) + " matrices in " + name +
+                                ", " + std::to_string(experts) + " in gate");
   }
   for (const PackedMatrix& m : w) {
     if (m.n != n || m.k != k || m.format != w[0].format) {
-      throw std::invalid_argument(std::string("moe_experts: the matrices of ") + name + " differ in shape or format, or do "
-                                  "not fit gate's: expected " + std::to_string(n) + " x " + std::to_string(k));
+      throw std::invalid_argument(std::string("moe_experts: the matrices of ") + name +
+                                  " differ in shape or format, or do "
+                                  "not fit gate's: expected " +
+                                  std::to_string(n) + " x " + std::to_string(k));
     }
   }
 }
@@ -78,15 +80,18 @@ int Program::moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, 
   threads = stage_threads(threads);
   const int64_t experts = w.n;
   if (o.top_k < 1 || o.top_k > experts) {
-    throw std::invalid_argument("moe_router: top_k is " + std::to_string(o.top_k) + "; accepted: 1 to " + std::to_string(experts));
+    throw std::invalid_argument("moe_router: top_k is " + std::to_string(o.top_k) + "; accepted: 1 to " +
+                                std::to_string(experts));
   }
   if (o.n_group < 1 || experts % o.n_group != 0 || o.topk_group < 1 || o.topk_group > o.n_group ||
       experts / o.n_group * o.topk_group < o.top_k) {
-    throw std::invalid_argument("moe_router: n_group must divide the experts, topk_group be 1 to n_group, and the chosen "
-                                "groups hold top_k experts");
+    throw std::invalid_argument(
+        "moe_router: n_group must divide the experts, topk_group be 1 to n_group, and the chosen "
+        "groups hold top_k experts");
   }
   if (!o.bias.empty() && static_cast<int64_t>(o.bias.size()) != experts) {
-    throw std::invalid_argument("moe_router: a bias of " + std::to_string(o.bias.size()) + " for " + std::to_string(experts));
+    throw std::invalid_argument("moe_router: a bias of " + std::to_string(o.bias.size()) + " for " +
+                                std::to_string(experts));
   }
   value(x, max_tokens_, w.k, "x");
   const int64_t chosen_bytes = max_tokens_ * o.top_k * 4;
@@ -102,7 +107,8 @@ int Program::moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, 
   logits.shared = scratch(logits.n_bytes);
   add_matmul(isa, w, ref, logits, {}, false, threads);
   const bool own = small(max_tokens_ * experts * o.top_k);
-  const Operand id_out = own ? replicated_output(ids, max_tokens_, o.top_k, "ids") : shared_output(ids, max_tokens_, o.top_k, "ids");
+  const Operand id_out =
+      own ? replicated_output(ids, max_tokens_, o.top_k, "ids") : shared_output(ids, max_tokens_, o.top_k, "ids");
   const Operand weight_out = own ? replicated_output(weights, max_tokens_, o.top_k, "weights")
                                  : shared_output(weights, max_tokens_, o.top_k, "weights");
   const int64_t work_floats = round_up(2 * experts + o.n_group, 32);
@@ -112,7 +118,8 @@ int Program::moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, 
         const Range rows = own ? Range{0, s.n_tokens} : share(s.n_tokens, lane.thread, lane.n_threads);
         for (int64_t t = rows.begin; t < rows.end; ++t) {
           route(logits.at(0) + t * experts, experts, o, work + lane.thread * work_floats,
-                reinterpret_cast<int32_t*>(id_out.at(lane.thread)) + t * o.top_k, weight_out.at(lane.thread) + t * o.top_k);
+                reinterpret_cast<int32_t*>(id_out.at(lane.thread)) + t * o.top_k,
+                weight_out.at(lane.thread) + t * o.top_k);
         }
       },
       {reads(logits), writes(id_out), writes(weight_out)}, own ? 0 : threads);
@@ -129,7 +136,8 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   check_experts(up, gate.size(), n, k, "up");
   check_experts(down, gate.size(), k, n, "down");
   if (top_k < 1 || top_k > experts) {
-    throw std::invalid_argument("moe_experts: top_k is " + std::to_string(top_k) + "; accepted: 1 to " + std::to_string(experts));
+    throw std::invalid_argument("moe_experts: top_k is " + std::to_string(top_k) + "; accepted: 1 to " +
+                                std::to_string(experts));
   }
   const int64_t max_pairs = max_tokens_ * top_k;
   const Operand in = value(x, max_tokens_, k, "x"), id_in = value(ids, max_tokens_, top_k, "ids");
@@ -156,7 +164,8 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   rows.k = rows.ldx = k;
   std::vector<Access> row_access;
   if (!one_token) {
-    const int64_t bytes = quantise_x ? activation_bytes(max_pairs, k) : 0, float_bytes = float_x ? max_pairs * k * 4 : 0;
+    const int64_t bytes = quantise_x ? activation_bytes(max_pairs, k) : 0,
+                  float_bytes = float_x ? max_pairs * k * 4 : 0;
     uint8_t* data = scratch(bytes + float_bytes);
     if (quantise_x) rows = activation_in(data, max_pairs, k);
     rows.ldx = k;
@@ -170,7 +179,8 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
       [=](const Lane& lane, const RunState& s) {
         Plan plan = plan_of(lane.thread);
         const int64_t pairs = s.n_tokens * top_k;
-        if (!plan.make(reinterpret_cast<const int32_t*>(id_in.at(lane.thread)), pairs, experts)) bad_expert_.store(true);
+        if (!plan.make(reinterpret_cast<const int32_t*>(id_in.at(lane.thread)), pairs, experts))
+          bad_expert_.store(true);
         if (one_token) return;
         const Activation from = ref.at(lane.thread);
         const Range part = share(plan.begin[experts], lane.thread, lane.n_threads);
@@ -220,7 +230,9 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
           first += units * cost;
           if (cost == 0 || first <= share_cost.begin) continue;
           // Units whose first cost lies in the share: cut points fall between units, each unit in one share.
-          const auto unit_at = [&](int64_t c) { return std::clamp<int64_t>((c - begin_cost + cost - 1) / cost, 0, units); };
+          const auto unit_at = [&](int64_t c) {
+            return std::clamp<int64_t>((c - begin_cost + cost - 1) / cost, 0, units);
+          };
           const int64_t c0 = unit_at(std::max(share_cost.begin, begin_cost)) * kUnitColumns;
           const int64_t c1 = std::min(unit_at(std::min(share_cost.end, first)) * kUnitColumns, n);
           const PackedMatrix &wg = gate[static_cast<size_t>(e)], &wu = up[static_cast<size_t>(e)];

@@ -13,8 +13,8 @@ namespace kbench {
 int Program::embedding(Isa isa, const PackedMatrix& w, int64_t y, int threads) {
   (void)isa;  // a row is unpacked once per token: not worth a version per ISA
   threads = stage_threads(threads);
-  const Operand out = small(max_tokens_ * w.k) ? replicated_output(y, max_tokens_, w.k, "y")
-                                               : shared_output(y, max_tokens_, w.k, "y");
+  const Operand out =
+      small(max_tokens_ * w.k) ? replicated_output(y, max_tokens_, w.k, "y") : shared_output(y, max_tokens_, w.k, "y");
   begin_step();
   checks_.push_back([n = w.n](const RunState& s) {
     for (int64_t t = 0; t < s.n_tokens; ++t) {
@@ -34,14 +34,15 @@ int Program::rms_norm(Isa isa, int64_t x, std::vector<float> weight, int64_t d, 
                       bool one_row, int64_t row_width, int threads) {
   threads = stage_threads(threads);
   if (row_width == 0) row_width = d;
-  if (d < 1 || row_width < d || rows < 1 || rows > arena_bytes_ / 4 / row_width) throw std::invalid_argument("rms_norm: d and rows do not fit the arena");
+  if (d < 1 || row_width < d || rows < 1 || rows > arena_bytes_ / 4 / row_width)
+    throw std::invalid_argument("rms_norm: d and rows do not fit the arena");
   if (static_cast<int64_t>(weight.size()) != d) {
     throw std::invalid_argument("rms_norm: " + std::to_string(weight.size()) + " weights for d = " + std::to_string(d));
   }
   const int64_t n = one_row ? 1 : max_tokens_, width = rows * row_width;
   const Operand in = value(x, n, width, "x");
   const Operand out = replicate(n * width, {in}, y, n * width * 4) ? replicated_output(y, n, width, "y")
-                                                                  : shared_output(y, n, width, "y");
+                                                                   : shared_output(y, n, width, "y");
   begin_step();
   add_rows({in}, out, width * 4, one_row, threads,
            [&table = op_table(isa), weight = std::move(weight), in, out, d, rows, row_width, eps](
@@ -140,7 +141,8 @@ const Program::RopeTable& Program::rope_table(std::vector<float> inv_freq, float
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t i = 0; i < half; ++i) {
         // In double: at position 100,000 a float angle would be off by up to 0.004.
-        const double angle = static_cast<double>(position + row) * static_cast<double>(t->inv_freq[static_cast<size_t>(i)]);
+        const double angle =
+            static_cast<double>(position + row) * static_cast<double>(t->inv_freq[static_cast<size_t>(i)]);
         cosine[row * half + i] = static_cast<float>(std::cos(angle) * t->attn_factor);
         sine[row * half + i] = static_cast<float>(std::sin(angle) * t->attn_factor);
       }
@@ -167,8 +169,8 @@ int Program::rope(Isa isa, int64_t x, int64_t y, int64_t heads, int64_t head_dim
                                 "; accepted: even, 2 to head_dim, and heads that fit the arena");
   }
   if (static_cast<int64_t>(inv_freq.size()) != d / 2) {
-    throw std::invalid_argument("rope: " + std::to_string(inv_freq.size()) + " frequencies; accepted: d/2 = " +
-                                std::to_string(d / 2));
+    throw std::invalid_argument("rope: " + std::to_string(inv_freq.size()) +
+                                " frequencies; accepted: d/2 = " + std::to_string(d / 2));
   }
   const int64_t width = heads * head_dim;
   const Operand in = value(x, max_tokens_, width, "x");

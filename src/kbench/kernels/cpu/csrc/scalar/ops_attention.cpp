@@ -53,6 +53,8 @@ void attention(const AttentionBlock& b) {
 
 }  // namespace
 
-void fill_op_table_scalar_attention(OpTable& table) { table.attention = attention; }
+void fill_op_table_scalar_attention(OpTable& table) {
+  table.attention = attention;
+}
 
 }  // namespace kbench

@@ -29,7 +29,8 @@ int64_t peak_int8(int64_t rounds, float* sink) {
   }
   for (int64_t r = 0; r < rounds; ++r) {
     asm volatile("" : "+m"(a), "+m"(b));  // operands change as far as the compiler knows
-    for (int i = 0; i < kChains; ++i) acc[i] = static_cast<int32_t>(static_cast<uint32_t>(acc[i]) + static_cast<uint32_t>(a[i] * b[i]));
+    for (int i = 0; i < kChains; ++i)
+      acc[i] = static_cast<int32_t>(static_cast<uint32_t>(acc[i]) + static_cast<uint32_t>(a[i] * b[i]));
   }
   float sum = 0;
   for (const int32_t x : acc) sum += static_cast<float>(x);
