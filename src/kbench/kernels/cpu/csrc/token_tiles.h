@@ -9,6 +9,15 @@
 namespace kbench {
 namespace {
 
+// How far ahead of the weights in use the next ones are asked for. Decode multiplies a line in about the time that
+// memory takes to send it, so the loads that fit into the reorder window are too few: 2 KiB (32 lines) cover 100 ns at
+// 20 GB/s and are a fraction of L1. Measured on Zen 3, one thread: 20 to 40 % faster than without for 4- and 6-bit
+// weights, which is the speed of plain reading; 512 bytes and 8 KiB gain half of it or less. Reading past the end is
+// harmless: a prefetch never faults.
+constexpr int64_t kPrefetchBytes = 2048;
+
+inline void prefetch_ahead(const uint8_t* line) { __builtin_prefetch(line + kPrefetchBytes); }
+
 // Kernel::run<T>(tile, a, token, out) multiplies one tile with tokens [token, token + T), T <= Kernel::kMaxTokens,
 // and writes out[t][row]. Every T from 1 up is its own function, so that its accumulators are registers.
 template <class Kernel, int T>

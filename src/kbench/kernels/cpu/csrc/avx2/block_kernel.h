@@ -35,6 +35,10 @@ inline __m256 load_u8(const uint8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 
+// Makes a sum final at this point. Integer additions are plain `+` to the compiler: left alone it adds up at the end of
+// an unrolled loop, wants all products at once for that, and spills most of them.
+inline void settle(__m256i& sum) { __asm__("" : "+x"(sum)); }
+
 template <class W, int T, int H>
 inline void multiply_rows(const uint8_t* tile, const Activation& a, int64_t token, int half, float (*out)[kTileRows]) {
   const int64_t blocks = a.k / kBlock;

@@ -15,6 +15,7 @@ inline void nibble_dots(const uint8_t* lines, const int8_t* x, int64_t ldx, __m2
   __m256i sum[T][H];
   KBENCH_UNROLL
   for (int l = 0; l < 4; ++l) {
+    prefetch_ahead(lines + l * kLineBytes);
     __m256i low[H], high[H];
     KBENCH_UNROLL
     for (int h = 0; h < H; ++h) {
@@ -31,6 +32,7 @@ inline void nibble_dots(const uint8_t* lines, const int8_t* x, int64_t ldx, __m2
         const __m256i both =
             _mm256_add_epi16(_mm256_maddubs_epi16(low[h], x_low), _mm256_maddubs_epi16(high[h], x_high));
         sum[t][h] = l == 0 ? both : _mm256_add_epi16(sum[t][h], both);
+        settle(sum[t][h]);
       }
     }
   }
@@ -42,9 +44,11 @@ inline void nibble_dots(const uint8_t* lines, const int8_t* x, int64_t ldx, __m2
   }
 }
 
+// Measured on Zen 3 at 120 tokens, relative to 4 tokens x 8 rows: 4 x 16 +12 %, 5 x 16 +17 %, 6 x 16 +14 %, 6 x 8 +4 %.
+// Both halves share a broadcast activation, and more tokens share an unpacked weight, until sums spill.
 struct NibbleTokens {
-  static constexpr int kMaxTokens = 4;
-  static constexpr int kWideTokens = 2;
+  static constexpr int kMaxTokens = 5;
+  static constexpr int kWideTokens = kMaxTokens;
   static constexpr int kSums = 1;
 };
 
@@ -59,6 +63,7 @@ struct Q4_0 : NibbleTokens {
   void begin() {}
   template <int T, int H>
   void block(int, const int8_t* x, int64_t ldx, __m256i (*dots)[H], __m256* scale, __m256 (*offset)[2]) const {
+    prefetch_ahead(d);
     KBENCH_UNROLL
     for (int h = 0; h < H; ++h) {
       scale[h] = load_halves(d + h * 16);
@@ -82,6 +87,7 @@ struct Q4_1 : NibbleTokens {
   void begin() {}
   template <int T, int H>
   void block(int, const int8_t* x, int64_t ldx, __m256i (*dots)[H], __m256* scale, __m256 (*offset)[2]) const {
+    prefetch_ahead(d);
     KBENCH_UNROLL
     for (int h = 0; h < H; ++h) {
       scale[h] = load_halves(d + h * 16);

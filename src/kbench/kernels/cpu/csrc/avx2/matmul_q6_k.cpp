@@ -19,8 +19,9 @@ inline __m256 load_i8(const uint8_t* p) {
 }
 
 struct Q6_K {
-  static constexpr int kMaxTokens = 4;
-  static constexpr int kWideTokens = 1;
+  // Unpacking costs most here, so many tokens share it; from 5 tokens on, 16 rows at once spill more than they save.
+  static constexpr int kMaxTokens = 6;
+  static constexpr int kWideTokens = 4;
   static constexpr int kSums = 2;
   static constexpr int kBlocks = 8;
   const uint8_t* scales;
@@ -55,33 +56,34 @@ struct Q6_K {
     KBENCH_UNROLL
     for (int group = 0; group < 2; ++group) {
       const uint8_t* lines = quants + (2 * b + group) * kQ6_KGroupBytes;
-      __m256i w[4][H], sc_pairs[H];
+      KBENCH_UNROLL
+      for (int l = 0; l < 3; ++l) prefetch_ahead(lines + l * kLineBytes);
       KBENCH_UNROLL
       for (int h = 0; h < H; ++h) {
         const __m256i a0 = load_rows(lines + h * 32), a1 = load_rows(lines + kLineBytes + h * 32);
         const __m256i c = load_rows(lines + 2 * kLineBytes + h * 32);
-        w[0][h] = _mm256_or_si256(_mm256_and_si256(a0, low), _mm256_and_si256(_mm256_slli_epi16(c, 4), high));
-        w[1][h] = _mm256_or_si256(_mm256_and_si256(a1, low), _mm256_and_si256(_mm256_slli_epi16(c, 2), high));
-        w[2][h] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(a0, 4), low), _mm256_and_si256(c, high));
-        w[3][h] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(a1, 4), low),
-                                  _mm256_and_si256(_mm256_srli_epi16(c, 2), high));
-        sc_pairs[h] = load_scale_pairs(sc + group * kQ6_KScalesBytes + h * 8);
-      }
-      KBENCH_UNROLL
-      for (int t = 0; t < T; ++t) {
-        __m256i quads[4];
+        const __m256i w[4] = {
+            _mm256_or_si256(_mm256_and_si256(a0, low), _mm256_and_si256(_mm256_slli_epi16(c, 4), high)),
+            _mm256_or_si256(_mm256_and_si256(a1, low), _mm256_and_si256(_mm256_slli_epi16(c, 2), high)),
+            _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(a0, 4), low), _mm256_and_si256(c, high)),
+            _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(a1, 4), low),
+                            _mm256_and_si256(_mm256_srli_epi16(c, 2), high)),
+        };
+        const __m256i sc_pairs = load_scale_pairs(sc + group * kQ6_KScalesBytes + h * 8);
         KBENCH_UNROLL
-        for (int j = 0; j < 4; ++j) quads[j] = broadcast_quad(x + t * ldx + 16 * group + 4 * j);
-        KBENCH_UNROLL
-        for (int h = 0; h < H; ++h) {
+        for (int t = 0; t < T; ++t) {
           // Two products of at most 2 * 63 * 127 fit int16 (32004), four do not.
-          const __m256i first =
-              _mm256_add_epi16(_mm256_maddubs_epi16(w[0][h], quads[0]), _mm256_maddubs_epi16(w[1][h], quads[1]));
-          const __m256i second =
-              _mm256_add_epi16(_mm256_maddubs_epi16(w[2][h], quads[2]), _mm256_maddubs_epi16(w[3][h], quads[3]));
+          __m256i pairs[2];
+          KBENCH_UNROLL
+          for (int j = 0; j < 2; ++j) {
+            const int8_t* quads = x + t * ldx + 16 * group + 8 * j;
+            pairs[j] = _mm256_add_epi16(_mm256_maddubs_epi16(w[2 * j], broadcast_quad(quads)),
+                                        _mm256_maddubs_epi16(w[2 * j + 1], broadcast_quad(quads + 4)));
+          }
           const __m256i sum =
-              _mm256_add_epi32(_mm256_madd_epi16(first, sc_pairs[h]), _mm256_madd_epi16(second, sc_pairs[h]));
+              _mm256_add_epi32(_mm256_madd_epi16(pairs[0], sc_pairs), _mm256_madd_epi16(pairs[1], sc_pairs));
           dots[t][h] = group == 0 ? sum : _mm256_add_epi32(dots[t][h], sum);
+          settle(dots[t][h]);
         }
       }
     }

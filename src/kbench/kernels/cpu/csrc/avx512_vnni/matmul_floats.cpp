@@ -43,6 +43,7 @@ struct FloatKernel {
     for (; column + kChains <= a.k; column += kChains) {
       KBENCH_UNROLL
       for (int c = 0; c < kChains; ++c) {
+        if (c * W::kColumnBytes % kLineBytes == 0) prefetch_ahead(tile + (column + c) * W::kColumnBytes);
         add_column<T>(tile + (column + c) * W::kColumnBytes, x + column + c, a.ldx, acc[c]);
       }
     }

@@ -20,6 +20,7 @@ inline void nibble_products(const uint8_t* lines, const int8_t* x, int64_t ldx, 
   for (int t = 0; t < T; ++t) low_sum[t] = high_sum[t] = _mm512_setzero_si512();
   KBENCH_UNROLL
   for (int l = 0; l < 4; ++l) {
+    prefetch_ahead(lines + l * kLineBytes);
     const __m512i raw = load_line(lines + l * kLineBytes);
     const __m512i low = _mm512_and_si512(raw, mask), high = _mm512_and_si512(_mm512_srli_epi16(raw, 4), mask);
     KBENCH_UNROLL
@@ -50,6 +51,7 @@ struct Q4_0 : NibbleTokens {
   void begin() {}
   template <int T>
   void block(int, const int8_t* x, int64_t ldx, __m512* product, __m512* offset) const {
+    prefetch_ahead(d);
     const __m512 scale = load_halves(d);
     offset[0] = _mm512_mul_ps(scale, _mm512_set1_ps(-8.0f));  // w = d * (q - 8)
     nibble_products<T>(quants, x, ldx, scale, product);
@@ -68,6 +70,7 @@ struct Q4_1 : NibbleTokens {
   void begin() {}
   template <int T>
   void block(int, const int8_t* x, int64_t ldx, __m512* product, __m512* offset) const {
+    prefetch_ahead(p);
     offset[0] = load_halves(p + kHalvesBytes);
     nibble_products<T>(p + 2 * kHalvesBytes, x, ldx, load_halves(p), product);
   }

@@ -30,6 +30,8 @@ struct Q6_K {
     KBENCH_UNROLL
     for (int group = 0; group < 2; ++group) {
       const uint8_t* lines = p + kQ6_KQuants + (2 * b + group) * kQ6_KGroupBytes;
+      KBENCH_UNROLL
+      for (int l = 0; l < 3; ++l) prefetch_ahead(lines + l * kLineBytes);
       const __m512i a0 = load_line(lines), a1 = load_line(lines + kLineBytes), c = load_line(lines + 2 * kLineBytes);
       // Ternary logic 0xf8 is "first or (second and third)".
       const __m512i w[4] = {

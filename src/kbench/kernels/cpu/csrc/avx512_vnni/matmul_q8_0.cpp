@@ -20,6 +20,7 @@ struct Q8_0 {
   template <int T>
   void block(int, const int8_t* x, int64_t ldx, __m512* product, __m512* offset) const {
     const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
+    prefetch_ahead(d);
     const __m512 scale = load_halves(d);
     offset[0] = _mm512_mul_ps(scale, _mm512_set1_ps(-128.0f));
     __m512i dot[T][2];
@@ -27,6 +28,7 @@ struct Q8_0 {
     for (int t = 0; t < T; ++t) dot[t][0] = dot[t][1] = _mm512_setzero_si512();
     KBENCH_UNROLL
     for (int l = 0; l < 8; ++l) {
+      prefetch_ahead(quants + l * kLineBytes);
       const __m512i w = _mm512_xor_si512(load_line(quants + l * kLineBytes), flip);
       KBENCH_UNROLL
       for (int t = 0; t < T; ++t) {
