@@ -12,7 +12,8 @@ bool overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
 namespace {
 
 bool conflict(const Access& a, const Access& b) {
-  if (!(a.write || b.write) || !overlap(a.begin, a.n_bytes, b.begin, b.n_bytes)) return false;
+  if (!(a.write || b.write) || a.n_bytes == 0 || b.n_bytes == 0 || !overlap(a.begin, a.n_bytes, b.begin, b.n_bytes))
+    return false;
   if (a.split.kind == Split::any || b.split.kind == Split::any) return true;
   // Equal splits of unequal pieces cut at other places. Thread 0 is thread 0 everywhere.
   const bool same_piece = a.begin == b.begin || a.split.kind == Split::first;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <stdexcept>
 
 namespace kbench {
@@ -11,7 +12,7 @@ namespace {
 // microseconds with 2 threads and 2 to 3 with 64; the cheap operations move 2 to 4 elements a nanosecond.
 constexpr int64_t kSmallElements = 8192;
 
-std::string place(const char* name, int64_t offset) {
+std::string named(const char* name, int64_t offset) {
   return std::string(name) + " at offset " + std::to_string(offset);
 }
 
@@ -52,44 +53,54 @@ void Program::add_stage(StageFn fn, const std::vector<Access>& accesses, int thr
   // A stage's own in-place accesses are its own business; against the others it is judged as a whole.
   const bool barrier = n_threads_ > 1 && hazards_.needs_barrier(accesses);
   stages_.push_back({std::move(fn), threads, barrier, n_steps_ - 1});
-  for (const Access& access : accesses) {
-    if (!access.write) continue;
-    for (auto& [key, slot] : slots_) {
-      if (slot.x >= 0 && overlap(access.begin, access.n_bytes, arena_ + slot.x, max_tokens_ * slot.base.k * 4))
-        slot.x = -1;
-    }
-  }
 }
 
-Operand Program::value(int64_t offset, int64_t rows, int64_t width, const char* name) const {
+Operand Program::place(int64_t offset, int64_t rows, int64_t width, const char* name) const {
   if (width < 1 || width > arena_bytes_ / 4) {
-    throw std::invalid_argument(place(name, offset) + " is " + std::to_string(width) +
+    throw std::invalid_argument(named(name, offset) + " is " + std::to_string(width) +
                                 " wide; accepted: 1 to the arena's " + std::to_string(arena_bytes_ / 4));
   }
   const int64_t n_bytes = rows * width * 4;
   if (offset < 0 || offset % 4 != 0 || n_bytes > arena_bytes_ || offset > arena_bytes_ - n_bytes) {
-    throw std::invalid_argument(place(name, offset) + " takes " + std::to_string(n_bytes) +
+    throw std::invalid_argument(named(name, offset) + " takes " + std::to_string(n_bytes) +
                                 " bytes; accepted: a multiple of 4 inside the arena of " +
                                 std::to_string(arena_bytes_));
   }
-  Operand operand{arena_ + offset, n_bytes, nullptr, 0};
-  // A replica that holds at least these rows: fewer rows (one_row) of the same value are its beginning.
+  return {arena_ + offset, n_bytes, rows, nullptr, 0};
+}
+
+Operand Program::value(int64_t offset, int64_t rows, int64_t width, const char* name) {
+  Operand operand = place(offset, rows, width, name);
+  const int64_t n_bytes = operand.n_bytes;
   for (const auto& [key, valid] : replicated_) {
-    if (valid && key.first == offset && key.second >= n_bytes) {
-      const Operand& replica = replicas_.at(key);
+    if (!valid || offset >= key.first + key.second || key.first >= offset + n_bytes) continue;
+    const Operand& replica = replicas_.at(key);
+    if (key.first == offset && key.second >= n_bytes) {
+      // Fewer rows (one_row) of the same value are its beginning.
       operand.copies = replica.copies;
       operand.stride = replica.stride;
+    } else {
+      add_stage([replica](const Lane&, const RunState& s) { land(replica, s); },
+                {{replica.shared, replica.n_bytes, true, {Split::first, 0, 0}}}, 1);
     }
   }
   return operand;
 }
 
+void Program::land(const Operand& replica, const RunState& s) {
+  const int64_t n_bytes = replica.n_bytes / replica.rows * std::min(replica.rows, s.n_tokens);
+  std::memcpy(replica.shared, replica.at(0), static_cast<size_t>(n_bytes));
+}
+
 Operand Program::shared_output(int64_t offset, int64_t rows, int64_t width, const char* name) {
-  Operand y = value(offset, rows, width, name);
-  for (auto& [key, valid] : replicated_) {
-    if (offset < key.first + key.second && key.first < offset + y.n_bytes) valid = false;
+  const Operand y = place(offset, rows, width, name);
+  const auto hit = [&](int64_t begin, int64_t n_bytes) {
+    return offset < begin + n_bytes && begin < offset + y.n_bytes;
+  };
+  for (auto& [key, valid] : replicated_) valid = valid && !hit(key.first, key.second);
+  for (auto& [key, slot] : slots_) {
+    if (slot.x >= 0 && hit(slot.x, max_tokens_ * slot.base.k * 4)) slot.x = -1;
   }
-  y.copies = nullptr;
   return y;
 }
 
@@ -106,20 +117,17 @@ Operand Program::replicated_output(int64_t offset, int64_t rows, int64_t width, 
   return found->second;
 }
 
+Operand Program::output(int64_t offset, int64_t rows, int64_t width, const char* name) {
+  place(offset, rows, width, name);  // bounds, before sizes are multiplied
+  return small(rows * width) ? replicated_output(offset, rows, width, name) : shared_output(offset, rows, width, name);
+}
+
 Access Program::reads(const Operand& x, Split split) {
-  return {x.shared, x.n_bytes, false, x.replicated() ? Split{Split::first, 0, 0} : split};
+  return {x.shared, x.replicated() ? 0 : x.n_bytes, false, split};
 }
 
 Access Program::writes(const Operand& y, Split split) {
-  return {y.shared, y.n_bytes, true, y.replicated() ? Split{Split::first, 0, 0} : split};
-}
-
-bool Program::replicate(int64_t elements, const std::vector<Operand>& inputs, int64_t y, int64_t y_bytes) const {
-  if (!small(elements)) return false;
-  // Thread 0 would write the arena while others still read the shared input from there.
-  return std::none_of(inputs.begin(), inputs.end(), [&](const Operand& x) {
-    return !x.replicated() && overlap(x.shared, x.n_bytes, arena_ + y, y_bytes);
-  });
+  return {y.shared, y.replicated() ? 0 : y.n_bytes, true, split};
 }
 
 void Program::add_rows(const std::vector<Operand>& inputs, const Operand& y, int64_t row_bytes, bool one_row,
@@ -195,6 +203,9 @@ void Program::run(const RunState& state, std::vector<double>* seconds) {
     }
     if (seconds != nullptr) close_step();
   });
+  for (const auto& [key, valid] : replicated_) {
+    if (valid) land(replicas_.at(key), state);
+  }
   if (bad_expert_.load(std::memory_order_relaxed)) {
     throw std::invalid_argument("moe_experts: an expert id outside the experts at hand; its output was left out");
   }

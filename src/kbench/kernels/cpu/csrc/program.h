@@ -4,9 +4,9 @@
 //   stage  a part of a step that a thread runs without waiting; barriers stand between stages, where Hazards wants one
 //
 // Values live in an arena that the caller lays out: row-major [rows, width] floats (int32 for expert ids) at byte
-// offsets. A small value (one token's hidden state) is *replicated*: every thread computes all of it into its own copy,
-// thread 0's copy being the arena itself. That costs less than the barrier which sharing would need, and the value
-// still lands in the arena.
+// offsets. A small value (one token's hidden state) is *replicated*: every thread computes all of it into a copy of its
+// own, which costs less than the barrier that sharing would need. Thread 0's copy lands in the arena when the run ends,
+// unless a later step has written over any part of it; before that where a step reads a part of it.
 //
 // A llama layer at one token then has five barriers:
 //   add, norm | q k v linears ‖ ropes | attention ‖ combine, quantise | o linear ‖ add, norm, quantise |
@@ -46,16 +46,17 @@ struct Lane {
 
 using StageFn = std::function<void(const Lane&, const RunState&)>;
 
-// A value in the arena, with a copy per thread where it is replicated.
+// A value in the arena, or a copy of it per thread.
 struct Operand {
   uint8_t* shared = nullptr;
   int64_t n_bytes = 0;
-  uint8_t* copies = nullptr;  // [threads][stride], null when not replicated; thread 0 uses `shared`
+  int64_t rows = 1;           // the most; one row only where fewer tokens make no difference
+  uint8_t* copies = nullptr;  // [threads][stride], null when not replicated
   int64_t stride = 0;
 
   bool replicated() const { return copies != nullptr; }
   float* at(int thread) const {
-    return reinterpret_cast<float*>(copies != nullptr && thread > 0 ? copies + thread * stride : shared);
+    return reinterpret_cast<float*>(copies != nullptr ? copies + thread * stride : shared);
   }
 };
 
@@ -146,16 +147,22 @@ class Program {
   struct AttentionShape;
 
   int begin_step() { return n_steps_++; }
+  // Either kind of output, by size.
+  Operand output(int64_t offset, int64_t rows, int64_t width, const char* name);
+  static void land(const Operand& replica, const RunState& s);
   int stage_threads(int threads) const;
   void add_stage(StageFn fn, const std::vector<Access>& accesses, int threads);
   uint8_t* scratch(int64_t n_bytes);
   // Small enough to compute on every thread instead of sharing it.
   bool small(int64_t elements) const;
-  // The value at `offset`: [rows, width] of four bytes.
-  Operand value(int64_t offset, int64_t rows, int64_t width, const char* name) const;
+  // The place of [rows, width] of four bytes at `offset`; throws where that is not inside the arena.
+  Operand place(int64_t offset, int64_t rows, int64_t width, const char* name) const;
+  // The value there, as a step reads it.
+  Operand value(int64_t offset, int64_t rows, int64_t width, const char* name);
+  // The same as an output: what overlapped it is gone.
   Operand shared_output(int64_t offset, int64_t rows, int64_t width, const char* name);
   Operand replicated_output(int64_t offset, int64_t rows, int64_t width, const char* name);
-  // Access of a replicated operand is thread 0's; of a shared one as `split` says.
+  // Nobody else touches a replicated operand; a shared one is touched as `split` says.
   static Access reads(const Operand& x, Split split = {});
   static Access writes(const Operand& y, Split split = {});
 
@@ -163,7 +170,6 @@ class Program {
   using RowsFn = std::function<void(int thread, int64_t begin, int64_t end, const RunState&)>;
   void add_rows(const std::vector<Operand>& inputs, const Operand& y, int64_t row_bytes, bool one_row, int threads,
                 RowsFn fn);
-  bool replicate(int64_t elements, const std::vector<Operand>& inputs, int64_t y, int64_t y_bytes) const;
   ActivationRef activation(Isa isa, int64_t x, int64_t rows, int64_t k, bool quantised, bool allow_own, int threads);
   void add_matmul(Isa isa, const PackedMatrix& w, const ActivationRef& x, const Operand& y, std::vector<float> bias,
                   bool one_row, int threads);

@@ -147,7 +147,7 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   const int64_t q_floats = round_up(kAttentionRows * shape.d_k, 16);
   const int64_t own_floats = q_floats + part_floats + round_up(attention_scratch_floats(shape.d_k, d_v), 32);
   float* own = reinterpret_cast<float*>(scratch(own_floats * 4 * threads));
-  const Operand out_shared = value(y, max_tokens_, width, "y");
+  const Operand out_shared = place(y, max_tokens_, width, "y");
   const Access parts_written{parts, n_parts * part_floats * 4, true, {}};
 
   const auto write_rows = [&table, d_v, width, heads_per = shape.group](const Units& units, int64_t head, int64_t block,
@@ -215,7 +215,7 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
       },
       accesses, threads);
 
-  const bool replicated = few && replicate(1, {}, y, out_shared.n_bytes);
+  const bool replicated = few;
   const Operand out =
       replicated ? replicated_output(y, max_tokens_, width, "y") : shared_output(y, max_tokens_, width, "y");
   // Merges the parts of the blocks that meet `range`, on thread `thread`.

@@ -160,7 +160,7 @@ int Program::linear(Isa isa, const PackedMatrix& w, int64_t x, int64_t y, std::v
   }
   const int64_t rows = one_row ? 1 : max_tokens_;
   const Operand in = value(x, rows, w.k, "x");
-  value(y, rows, w.n, "y");
+  place(y, rows, w.n, "y");
   if (overlap(in.shared, in.n_bytes, arena_ + y, rows * w.n * 4))
     throw std::invalid_argument("linear: x and y overlap");
   begin_step();

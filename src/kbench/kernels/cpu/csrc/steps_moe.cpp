@@ -93,10 +93,10 @@ int Program::moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, 
     throw std::invalid_argument("moe_router: a bias of " + std::to_string(o.bias.size()) + " for " +
                                 std::to_string(experts));
   }
-  value(x, max_tokens_, w.k, "x");
+  place(x, max_tokens_, w.k, "x");
   const int64_t chosen_bytes = max_tokens_ * o.top_k * 4;
-  value(ids, max_tokens_, o.top_k, "ids");
-  value(weights, max_tokens_, o.top_k, "weights");
+  place(ids, max_tokens_, o.top_k, "ids");
+  place(weights, max_tokens_, o.top_k, "weights");
   if (overlap(arena_ + ids, chosen_bytes, arena_ + weights, chosen_bytes)) {
     throw std::invalid_argument("moe_router: ids and weights overlap");
   }

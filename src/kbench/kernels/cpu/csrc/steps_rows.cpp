@@ -41,8 +41,7 @@ int Program::rms_norm(Isa isa, int64_t x, std::vector<float> weight, int64_t d, 
   }
   const int64_t n = one_row ? 1 : max_tokens_, width = rows * row_width;
   const Operand in = value(x, n, width, "x");
-  const Operand out = replicate(n * width, {in}, y, n * width * 4) ? replicated_output(y, n, width, "y")
-                                                                   : shared_output(y, n, width, "y");
+  const Operand out = output(y, n, width, "y");
   begin_step();
   add_rows({in}, out, width * 4, one_row, threads,
            [&table = op_table(isa), weight = std::move(weight), in, out, d, rows, row_width, eps](
@@ -82,8 +81,7 @@ int Program::silu_mul(Isa isa, int64_t gate, int64_t up, int64_t y, int64_t n, i
         {reads(g, made), reads(u, made), writes(out, made)}, threads);
     return n_steps_ - 1;
   }
-  const Operand out = replicate(max_tokens_ * n, {g, u}, y, g.n_bytes) ? replicated_output(y, max_tokens_, n, "y")
-                                                                       : shared_output(y, max_tokens_, n, "y");
+  const Operand out = output(y, max_tokens_, n, "y");
   begin_step();
   add_rows({g, u}, out, n * 4, false, threads,
            [&table, g, u, out, n](int thread, int64_t begin, int64_t end, const RunState&) {
@@ -96,9 +94,7 @@ int Program::silu_mul(Isa isa, int64_t gate, int64_t up, int64_t y, int64_t n, i
 int Program::add(Isa isa, int64_t a, int64_t b, int64_t y, int64_t d, int threads) {
   threads = stage_threads(threads);
   const Operand left = value(a, max_tokens_, d, "a"), right = value(b, max_tokens_, d, "b");
-  const Operand out = replicate(max_tokens_ * d, {left, right}, y, left.n_bytes)
-                          ? replicated_output(y, max_tokens_, d, "y")
-                          : shared_output(y, max_tokens_, d, "y");
+  const Operand out = output(y, max_tokens_, d, "y");
   begin_step();
   add_rows({left, right}, out, d * 4, false, threads,
            [&table = op_table(isa), left, right, out, d](int thread, int64_t begin, int64_t end, const RunState&) {
@@ -112,7 +108,7 @@ int Program::take_last(Isa isa, int64_t x, int64_t y, int64_t d, int threads) {
   (void)isa;
   threads = stage_threads(threads);
   const Operand in = value(x, max_tokens_, d, "x");
-  const Operand out = replicate(d, {in}, y, d * 4) ? replicated_output(y, 1, d, "y") : shared_output(y, 1, d, "y");
+  const Operand out = output(y, 1, d, "y");
   begin_step();
   const auto copy = [in, out, d](const Lane& lane, const RunState& s) {
     std::memmove(out.at(lane.thread), in.at(lane.thread) + (s.n_tokens - 1) * d, static_cast<size_t>(d) * 4);
@@ -177,15 +173,15 @@ int Program::rope(Isa isa, int64_t x, int64_t y, int64_t heads, int64_t head_dim
   if (x != y && overlap(in.shared, in.n_bytes, arena_ + y, in.n_bytes)) {
     throw std::invalid_argument("rope: x and y overlap in part; accepted: the same value or two apart");
   }
-  const bool own = replicate(max_tokens_ * width, {in}, y, in.n_bytes);
-  const Operand out = own ? replicated_output(y, max_tokens_, width, "y") : shared_output(y, max_tokens_, width, "y");
+  const Operand out = output(y, max_tokens_, width, "y");
+  const bool own = out.replicated();
   begin_step();
   const RopeTable& angles = rope_table(std::move(inv_freq), attn_factor, own, threads);
   const OpTable& table = op_table(isa);
   const auto rotate = neox ? table.rope_neox : table.rope_norm;
   const int64_t half = d / 2, kept = head_dim - d, n = max_tokens_;
   std::vector<Operand> inputs{in};
-  if (!own) inputs.push_back({reinterpret_cast<uint8_t*>(angles.cosine), n * half * 8, nullptr, 0});
+  if (!own) inputs.push_back({reinterpret_cast<uint8_t*>(angles.cosine), n * half * 8, 1, nullptr, 0});
   add_rows(inputs, out, width * 4, false, threads,
            [&angles, rotate, in, out, heads, head_dim, width, d, half, kept, n](int thread, int64_t begin, int64_t end,
                                                                                 const RunState&) {
