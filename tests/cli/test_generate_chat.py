@@ -28,14 +28,16 @@ def report(*arguments: str | Path) -> dict[str, Any]:
 
 
 def test_greedy_english_streamed_and_as_json(smollm2_path: Path) -> None:
-    question = ["generate", smollm2_path, "--prompt", "What is the capital of France?", "--temperature", "0", "-n", "8"]
+    # Every token is 1.5 or more ahead of the next: no rounding changes it.
+    request = "Repeat after me: Good morning, dear friends!"
+    question = ["generate", smollm2_path, "--prompt", request, "--temperature", "0", "-n", "16"]
     streamed = kbench(*question)
     assert streamed.returncode == 0, streamed.stderr
-    assert streamed.stdout == "The capital of France is Paris.\n"
+    assert streamed.stdout == "Good morning, dear friends!\n"
     assert "tokens/s" in streamed.stderr
     answer = report(*question)
     assert next(iter(answer)) == "schema" and answer["schema"] == "kbench.generate/1"
-    assert answer["text"] == "The capital of France is Paris." and answer["stop"] in ("eos", "max tokens")
+    assert answer["text"] == "Good morning, dear friends!" and answer["stop"] == "eos"
     assert answer["decode_tokens"] == len(answer["token_ids"]) - 1
     assert len(answer["token_seconds"]) == len(answer["token_ids"])
 

@@ -24,9 +24,11 @@ from kbench.core import (
 from kbench.engine import load_model, loader
 from kbench.engine.memory import available_bytes
 from kbench.engine.weights import WeightStore
+from kbench.kernels import implementations
 from kbench.model import describe_gguf, lower, open_gguf
 from kbench.rules import load_rules
 
+RUNNABLE = [i.name for i in implementations() if i.runnable().ok]
 REFERENCE = Placement(generate_op="reference", prefill_op="reference")
 
 
@@ -52,7 +54,7 @@ def test_weights_are_packed_once_for_all_who_use_them(tiny_models: dict[str, tup
     assert all(store.of(a) is store.of(b) for a, b in zip(decode, prefill, strict=True))
 
 
-@pytest.mark.parametrize("implementation", ["reference", "torch"])
+@pytest.mark.parametrize("implementation", RUNNABLE)
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_the_estimate_is_never_below_what_packing_takes(
     tiny_models: dict[str, tuple[Path, Any]], implementation: str, name: str
@@ -61,7 +63,7 @@ def test_the_estimate_is_never_below_what_packing_takes(
     store, calls = WeightStore(open_gguf(path)), calls_of(path, implementation)
     estimate = store.estimate(calls)
     store.prepare(calls)
-    assert store.n_bytes <= estimate <= 1.3 * store.n_bytes + 65536
+    assert store.n_bytes <= estimate <= 1.3 * store.n_bytes + 300_000
     assert store.estimate(calls) == 0
 
 

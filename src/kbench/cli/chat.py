@@ -107,7 +107,10 @@ def _read_line(interactive: bool) -> str | None:
         except EOFError:
             print(file=sys.stderr)
             return None
-        except KeyboardInterrupt:  # clears the line, as shells do
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            # Clears the line, as shells do.
             print("\n/exit leaves", file=sys.stderr)
 
 
