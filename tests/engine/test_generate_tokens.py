@@ -110,6 +110,12 @@ def test_a_caller_that_goes_away_leaves_a_usable_session(session: Session) -> No
     assert int(np.argmax(session.decode(first[4]))) == greedy(session, 6)[5]
 
 
+def test_a_penalty_sees_the_prompt_and_what_was_made(session: Session) -> None:
+    penalty = SamplingParams(temperature=0.0, repetition_penalty=1e6)
+    ids = run(session, PROMPT, penalty, max_tokens=30, ignore_eos=True)[1].ids
+    assert len(set(ids) | set(PROMPT)) == 33
+
+
 def test_one_seed_one_text(session: Session) -> None:
     hot = SamplingParams(temperature=2.0, top_k=0, top_p=1.0, min_p=0.0, seed=11)
     texts = []
