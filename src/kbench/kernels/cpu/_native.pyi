@@ -44,22 +44,60 @@ class Program:
     def threads(self) -> int: ...
     def embedding(self, isa: str, w: Matrix, y: int, threads: int = 0) -> int: ...
     def rms_norm(
-        self, isa: str, x: int, weight: _F32, d: int, rows: int, eps: float, y: int, one_row: bool = False,
-        row_width: int = 0, threads: int = 0,
+        self,
+        isa: str,
+        x: int,
+        weight: _F32,
+        d: int,
+        rows: int,
+        eps: float,
+        y: int,
+        one_row: bool = False,
+        row_width: int = 0,
+        threads: int = 0,
     ) -> int: ...
     def linear(
         self, isa: str, w: Matrix, x: int, y: int, bias: _F32 | None = None, one_row: bool = False, threads: int = 0
     ) -> int: ...
     def rope(
-        self, isa: str, x: int, y: int, heads: int, head_dim: int, d: int, neox: bool, inv_freq: _F32,
-        attn_factor: float = 1.0, threads: int = 0,
+        self,
+        isa: str,
+        x: int,
+        y: int,
+        heads: int,
+        head_dim: int,
+        d: int,
+        neox: bool,
+        inv_freq: _F32,
+        attn_factor: float = 1.0,
+        threads: int = 0,
     ) -> int: ...
     def attention(
-        self, isa: str, q: int, k: int, v: int, y: int, heads: int, kv_heads: int, d: int, k_cache: _Cache,
-        v_cache: _Cache, scale: float, threads: int = 0,
+        self,
+        isa: str,
+        q: int,
+        k: int,
+        v: int,
+        y: int,
+        heads: int,
+        kv_heads: int,
+        d: int,
+        k_cache: _Cache,
+        v_cache: _Cache,
+        scale: float,
+        threads: int = 0,
     ) -> int: ...
     def mla_attention(
-        self, isa: str, q: int, latent: int, y: int, heads: int, kv_lora: int, rope: int, cache: _Cache, scale: float,
+        self,
+        isa: str,
+        q: int,
+        latent: int,
+        y: int,
+        heads: int,
+        kv_lora: int,
+        rope: int,
+        cache: _Cache,
+        scale: float,
         threads: int = 0,
     ) -> int: ...
     def silu_mul(self, isa: str, gate: int, up: int, y: int, n: int, threads: int = 0) -> int: ...
@@ -67,12 +105,32 @@ class Program:
     def take_last(self, isa: str, x: int, y: int, d: int, threads: int = 0) -> int: ...
     def head_linear(self, isa: str, w: list[Matrix], x: int, y: int, tail: int = 0, threads: int = 0) -> int: ...
     def moe_router(
-        self, isa: str, w: Matrix, x: int, ids: int, weights: int, top_k: int, scoring: str, n_group: int = 1,
-        topk_group: int = 1, norm_topk_prob: bool = False, routed_scaling: float = 1.0, bias: _F32 | None = None,
+        self,
+        isa: str,
+        w: Matrix,
+        x: int,
+        ids: int,
+        weights: int,
+        top_k: int,
+        scoring: str,
+        n_group: int = 1,
+        topk_group: int = 1,
+        norm_topk_prob: bool = False,
+        routed_scaling: float = 1.0,
+        bias: _F32 | None = None,
         threads: int = 0,
     ) -> int: ...
     def moe_experts(
-        self, isa: str, gate: list[Matrix], up: list[Matrix], down: list[Matrix], x: int, ids: int, weights: int,
-        y: int, top_k: int, threads: int = 0,
+        self,
+        isa: str,
+        gate: list[Matrix],
+        up: list[Matrix],
+        down: list[Matrix],
+        x: int,
+        ids: int,
+        weights: int,
+        y: int,
+        top_k: int,
+        threads: int = 0,
     ) -> int: ...
     def run(self, tokens: _I32, position: int, profile: bool = False) -> list[float] | None: ...

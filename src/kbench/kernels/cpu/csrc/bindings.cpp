@@ -11,6 +11,8 @@ void bind_probes(nanobind::module_& m);
 }  // namespace kbench
 
 NB_MODULE(_native, m) {
+  // Pools and packed weights that live as long as the process are no leaks: nobody ends them before the interpreter.
+  nanobind::set_leak_warnings(false);
   m.doc() = "CPU kernels: packed matrices, a pool of pinned threads, programs of operations, probes.";
   kbench::bind_pool(m);  // first: the others have pools in their signatures
   kbench::bind_matmul(m);
