@@ -119,6 +119,13 @@ def test_every_row_count_and_odd_block_counts(isa: str, quant: str, n: int, bloc
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("quant", ["F16", "Q4_1", "Q6_K"])
+def test_more_activations_than_a_cache_holds(isa: str, quant: str) -> None:
+    """Kernels take tokens in chunks of half a MiB: here in three of int8, eleven of float."""
+    check(isa, quant, n=17, k=8192, tokens=171)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("quant", FLOATS)
 def test_float_formats_take_any_number_of_columns(isa: str, quant: str) -> None:
     for k in (2, 5, 31, 33, 50):

@@ -1,4 +1,4 @@
-// The loops around a register tile, the same for every ISA: tiles of 16 rows outside, groups of tokens inside.
+// The loops around a register tile, the same for every ISA: chunks of tokens, tiles of 16 rows, groups of tokens.
 // Everything sits in an unnamed namespace: each ISA's file gets its own copy, compiled with its own flags.
 #pragma once
 #include <cstdint>
@@ -19,7 +19,8 @@ constexpr int64_t kPrefetchBytes = 2048;
 inline void prefetch_ahead(const uint8_t* line) { __builtin_prefetch(line + kPrefetchBytes); }
 
 // Kernel::run<T>(tile, a, token, out) multiplies one tile with tokens [token, token + T), T <= Kernel::kMaxTokens,
-// and writes out[t][row]. Every T from 1 up is its own function, so that its accumulators are registers.
+// and writes out[t][row]; an activation takes Kernel::kActivationBytes. Every T from 1 up is a function of its own, so
+// that its accumulators are registers.
 template <class Kernel, int T>
 inline void run_tile(int64_t tokens, const uint8_t* tile, const Activation& a, int64_t token, float (*out)[kTileRows]) {
   if (tokens == T) {
@@ -37,21 +38,32 @@ inline void store_rows(const float* values, const float* bias, int64_t rows, flo
   }
 }
 
+// Bytes of activations that are multiplied with every tile before the next ones are looked at. They are read once per
+// tile, so they should come from L2 (512 KiB to 2 MiB on today's CPUs); smaller chunks would read the weights from
+// memory more often. Measured on Zen 3 with 4-bit weights, 1020 tokens of 5120 columns and 510 of 12288: 7 to 17 %
+// faster than all tokens at once, the same from 128 KiB to 1 MiB.
+constexpr int64_t kChunkBytes = 512 * 1024;
+
 template <class Kernel>
 void multiply_tiles(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
                     const float* bias, float* y, int64_t ldy) {
   alignas(64) float out[Kernel::kMaxTokens][kTileRows];
   // Equal groups: 9 tokens with at most 4 at once are 3 + 3 + 3, not 4 + 4 + 1, whose last pass would cost most.
   const int64_t groups = (tokens + Kernel::kMaxTokens - 1) / Kernel::kMaxTokens;
-  for (int64_t i = tile_begin; i < tile_end; ++i) {
-    const uint8_t* tile = w.data + i * w.tile_bytes;
-    const int64_t row = i * kTileRows;
-    const int64_t rows = w.n - row < kTileRows ? w.n - row : kTileRows;
-    for (int64_t group = 0; group < groups; ++group) {
-      const int64_t token = tokens * group / groups, token_end = tokens * (group + 1) / groups;
-      run_tile<Kernel, Kernel::kMaxTokens>(token_end - token, tile, a, token, out);
-      for (int64_t t = token; t < token_end; ++t) {
-        store_rows(out[t - token], bias == nullptr ? nullptr : bias + row, rows, y + t * ldy + row);
+  const int64_t group_bytes = w.k * Kernel::kActivationBytes * Kernel::kMaxTokens;
+  const int64_t chunk_groups = group_bytes < kChunkBytes ? kChunkBytes / group_bytes : 1;
+  const int64_t chunks = (groups + chunk_groups - 1) / chunk_groups;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (int64_t i = tile_begin; i < tile_end; ++i) {
+      const uint8_t* tile = w.data + i * w.tile_bytes;
+      const int64_t row = i * kTileRows;
+      const int64_t rows = w.n - row < kTileRows ? w.n - row : kTileRows;
+      for (int64_t group = groups * chunk / chunks; group < groups * (chunk + 1) / chunks; ++group) {
+        const int64_t token = tokens * group / groups, token_end = tokens * (group + 1) / groups;
+        run_tile<Kernel, Kernel::kMaxTokens>(token_end - token, tile, a, token, out);
+        for (int64_t t = token; t < token_end; ++t) {
+          store_rows(out[t - token], bias == nullptr ? nullptr : bias + row, rows, y + t * ldy + row);
+        }
       }
     }
   }

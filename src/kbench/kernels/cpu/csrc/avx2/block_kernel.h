@@ -90,6 +90,7 @@ inline void multiply_rows(const uint8_t* tile, const Activation& a, int64_t toke
 template <class W>
 struct BlockKernel {
   static constexpr int kMaxTokens = W::kMaxTokens;
+  static constexpr int64_t kActivationBytes = sizeof(int8_t);
   template <int T>
   static inline void run(const uint8_t* tile, const Activation& a, int64_t token, float (*out)[kTileRows]) {
     if constexpr (T <= W::kWideTokens) {

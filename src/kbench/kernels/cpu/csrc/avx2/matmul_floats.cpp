@@ -29,6 +29,7 @@ struct BF16 {
 
 template <class W>
 struct FloatKernel {
+  static constexpr int64_t kActivationBytes = sizeof(float);
   static constexpr int kMaxTokens = 6;  // 12 accumulators, two registers of weights, one of x: 15 of 16
   template <int T>
   static inline void run(const uint8_t* tile, const Activation& a, int64_t token, float (*out)[kTileRows]) {

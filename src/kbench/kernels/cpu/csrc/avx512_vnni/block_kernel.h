@@ -44,6 +44,7 @@ inline __m512i dot_quad(__m512i sum, __m512i weights, const int8_t* x) {
 template <class W>
 struct BlockKernel {
   static constexpr int kMaxTokens = W::kMaxTokens;
+  static constexpr int64_t kActivationBytes = sizeof(int8_t);
 
   template <int T>
   static inline void run(const uint8_t* tile, const Activation& a, int64_t token, float (*out)[kTileRows]) {

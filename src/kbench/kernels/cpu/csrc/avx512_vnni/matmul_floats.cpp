@@ -27,6 +27,7 @@ struct BF16 {
 
 template <class W>
 struct FloatKernel {
+  static constexpr int64_t kActivationBytes = sizeof(float);
   static constexpr int kMaxTokens = 12;  // 12 sums: enough to hide 4 cycles on two units, and few loads per product
   template <int T>
   static inline void run(const uint8_t* tile, const Activation& a, int64_t token, float (*out)[kTileRows]) {
