@@ -84,7 +84,7 @@ def rounding_bound(w: NDArray[np.float64], x: NDArray[np.float64], n_sums: int) 
 def check(isa: str, quant: str, n: int, k: int, tokens: int, bias: NDArray[np.float32] | None = None) -> None:
     packed, w = matrix(quant, n, k)
     x = activations(tokens, k)
-    _native.matmul(isa, packed, -x, bias)  # so that a value left out is not found right in memory left over
+    _native.matmul("scalar", packed, -x, bias)  # so that a value left out is not found right in memory left over
     y = _native.matmul(isa, packed, x, bias).astype(np.float64)
     assert y.shape == (tokens, n)
     shift = 0.0 if bias is None else bias.astype(np.float64)
