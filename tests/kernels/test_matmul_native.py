@@ -56,8 +56,13 @@ def activations(tokens: int, k: int, seed: int = 1) -> NDArray[np.float32]:
     return x.astype(np.float32)
 
 
-def quantize(x: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """x rounded to int8 in blocks of 32, dequantised, and the scale of each value."""
+def quantize(x: NDArray[np.float32], planes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """x rounded to int8 in blocks of 32, dequantised, and the scale of each value; with a second plane, what rounding
+    took from the first is rounded in the same way and added, and the scale is the second's."""
+    if planes == 2:
+        first, _ = quantize(x, 1)
+        second, scale = quantize((x - first).astype(np.float32), 1)
+        return first + second, scale
     blocks = x.reshape(len(x), -1, 32)
     absmax = np.abs(blocks).max(axis=-1, keepdims=True)
     inverse = np.where(absmax > 0, np.float32(127) / np.where(absmax > 0, absmax, 1), 0).astype(np.float32)
@@ -82,10 +87,17 @@ def rounding_bound(w: NDArray[np.float64], x: NDArray[np.float64], n_sums: int) 
 
 
 def check(isa: str, quant: str, n: int, k: int, tokens: int, bias: NDArray[np.float32] | None = None) -> None:
+    for planes in (1, 2):
+        check_planes(isa, quant, n, k, tokens, bias, planes)
+
+
+def check_planes(
+    isa: str, quant: str, n: int, k: int, tokens: int, bias: NDArray[np.float32] | None, planes: int
+) -> None:
     packed, w = matrix(quant, n, k)
     x = activations(tokens, k)
     _native.matmul("scalar", packed, -x, bias)  # so that a value left out is not found right in memory left over
-    y = _native.matmul(isa, packed, x, bias).astype(np.float64)
+    y = _native.matmul(isa, packed, x, bias, None, planes).astype(np.float64)
     assert y.shape == (tokens, n)
     shift = 0.0 if bias is None else bias.astype(np.float64)
     exact = x.astype(np.float64) @ w.T + shift
@@ -95,8 +107,8 @@ def check(isa: str, quant: str, n: int, k: int, tokens: int, bias: NDArray[np.fl
         bound = EPS * (k + 2) * (np.abs(x).astype(np.float64) @ np.abs(w).T) + of_bias
         assert (np.abs(y - exact) <= bound).all()
         return
-    xq, scale = quantize(x)
-    rounding = rounding_bound(w, xq, n_sums=2) + 2 * of_bias
+    xq, scale = quantize(x, planes)
+    rounding = planes * rounding_bound(w, x, n_sums=2) + 2 * of_bias
     assert (np.abs(y - (xq @ w.T + shift)) <= rounding).all()
     # Rounding an activation to int8 moves it by half a scale (and the 2 eps * 127 that float32 leaves at a tie).
     moved = (0.5 + 4 * 127 * EPS) * (scale @ np.abs(w).T)

@@ -145,6 +145,7 @@ def test_accuracy_classes() -> None:
         name = "cpu.avx2"
 
     quantised = Problem.make("linear", quant="Q4_K", n=1, k=256, tokens=1)
-    assert accuracy_of(Native(), quantised) == "int8"
+    assert accuracy_of(Native(), quantised) == "int8x2"
+    assert accuracy_of(Native(), quantised, {"activation_planes": 1}) == "int8"
     assert accuracy_of(Native(), quantised.replace(quant="F32")) == "f32"
     assert accuracy_of(Native(), Problem.make("add", d=1, tokens=1)) == "f32"

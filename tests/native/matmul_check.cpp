@@ -66,14 +66,15 @@ struct Quantized {
   std::vector<int8_t> q;
   std::vector<float> scale, sum;
   Activation a;
-  Quantized(const std::vector<float>& x, int64_t tokens, int64_t k, int64_t ldx, QuantizeFn quantize) {
-    const size_t blocks = static_cast<size_t>(tokens * k / 32);
+  Quantized(const std::vector<float>& x, int64_t tokens, int64_t k, int64_t ldx, int planes, QuantizeFn quantize) {
+    const size_t blocks = static_cast<size_t>(tokens * planes * k / 32);
     q.resize(blocks * 32);
     scale.resize(blocks);
     sum.resize(blocks * 2);
     a.x = x.data();
     a.ldx = ldx;
     a.k = k;
+    a.planes = planes;
     a.q = q.data();
     a.scale = scale.data();
     a.sum = sum.data();
@@ -99,7 +100,7 @@ std::vector<double> tolerance(const PackedMatrix& w, const std::vector<float>& x
         double size = 0;
         for (int64_t i = block; i < block + 32; ++i) size += std::fabs(x[t * ldx + i]);
         // Float formats round once per column instead of once per block.
-        const double roundings = block_elements(w.format) == 1 ? 2.0 * (w.k + 2) : 2 * 3 * (4 + w.k / 32.0);
+        const double roundings = block_elements(w.format) == 1 ? 2.0 * (w.k + 2) : 2 * 2 * 3 * (4 + w.k / 32.0);  // two planes
         bound[t * w.n + r] += kEps * roundings * part * size;
       }
     }
@@ -108,7 +109,7 @@ std::vector<double> tolerance(const PackedMatrix& w, const std::vector<float>& x
 }
 
 int check(Format format, const MatmulTable& truth, const MatmulTable& table, int64_t n, int64_t k, int64_t tokens,
-          bool with_bias) {
+          int planes, bool with_bias) {
   const std::vector<uint8_t> raw = random_rows(format, n, k);
   PackedMatrix w;
   w.format = format;
@@ -125,8 +126,8 @@ int check(Format format, const MatmulTable& truth, const MatmulTable& table, int
   for (float& value : bias) value = uniform(-1, 1);
   for (int64_t i = 0; i < 32 && i < k; ++i) x[i] = 0;  // one block of zeros
 
-  Quantized expected(x, tokens, k, ldx, block_elements(format) == 1 ? nullptr : truth.quantize);
-  Quantized found(x, tokens, k, ldx, block_elements(format) == 1 ? nullptr : table.quantize);
+  Quantized expected(x, tokens, k, ldx, planes, block_elements(format) == 1 ? nullptr : truth.quantize);
+  Quantized found(x, tokens, k, ldx, planes, block_elements(format) == 1 ? nullptr : table.quantize);
   if (expected.q != found.q || expected.scale != found.scale || expected.sum != found.sum) {
     std::printf("%s k=%ld tokens=%ld: activations quantised differently\n", kNames[static_cast<int>(format)],
                 static_cast<long>(k), static_cast<long>(tokens));
@@ -175,11 +176,13 @@ int main() {
     }
     const int64_t k = block_elements(format) == 256 ? 512 : 96;
     for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 33}) {
-      bad += check(format, truth, table, 40, k, tokens, tokens % 2 == 0);
-      ++n_checks;
+      for (const int planes : {1, 2}) {
+        bad += check(format, truth, table, 40, k, tokens, planes, tokens % 2 == 0);
+        ++n_checks;
+      }
     }
     for (const int64_t n : {1, 15, 16, 17}) {
-      bad += check(format, truth, table, n, block_elements(format) == 256 ? 256 : 32, 3, n == 15);
+      bad += check(format, truth, table, n, block_elements(format) == 256 ? 256 : 32, 3, 2, n == 15);
       ++n_checks;
     }
   }

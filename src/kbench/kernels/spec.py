@@ -48,7 +48,7 @@ class OpSpec:
 
     def check(self, implementation: object, example: Example, outputs: Sequence[AnyArray]) -> Verdict:
         """Whether an implementation's ``outputs`` of ``example`` lie within the bounds of its accuracy class."""
-        accuracy = accuracy_of(implementation, example.call.problem)
+        accuracy = accuracy_of(implementation, example.call.problem, example.call.block)
         return check(example.call, example.weights, example.inputs, example.state, outputs, accuracy)
 
     @property

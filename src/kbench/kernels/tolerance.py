@@ -8,8 +8,9 @@ Three sources of error, with ``u`` the unit roundoff (half the distance to the n
 * Factors rounded to a smaller type (bf16 products): each term is off by ``u`` of itself, twice (weight and
   activation), independently: 6 standard deviations are ``6 * u * sqrt(2/3) * sqrt(sum w^2 x^2)``.
 * Activations quantised to int8 by blocks of 32: an element is off by at most ``scale/2``, ``scale`` = the block's
-  largest magnitude / 127. The hard bound ``sum |w| scale/2`` exceeds what happens by ``sqrt(k)`` and would hide a
-  missing block; uniform errors have deviation ``scale/sqrt(12)``, so ``6 sqrt(sum w^2 scale^2 / 12)`` is allowed.
+  largest magnitude / 127; with a second plane for what the first rounded away, by ``scale/508``. The hard bound
+  ``sum |w| scale/2`` exceeds what happens by ``sqrt(k)`` and would hide a missing block; uniform errors have deviation
+  ``scale/sqrt(12)``, so ``6 sqrt(sum w^2 scale^2 / 12)`` is allowed.
 
 ``6`` is one safety factor for all: outputs are checked by the million, and 6 deviations are passed once in 5e8.
 """
@@ -17,7 +18,7 @@ Three sources of error, with ``u`` the unit roundoff (half the distance to the n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,10 @@ Array = npt.NDArray[Any]
 
 # Unit roundoff by significant bits: 24, 11, 8.
 ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
-# What an implementation's products are made of; int8: quantised activations, float32 sums.
-ACCURACIES = ("f32", "f16", "bf16", "int8")
+# What an implementation's products are made of; int8: quantised activations, float32 sums; int8x2: in two planes.
+ACCURACIES = ("f32", "f16", "bf16", "int8", "int8x2")
+# The steps of an activation's rounding between a block's largest magnitude and 0.
+_STEPS = {"int8": 127, "int8x2": 127 * 2 * 127}
 SAFETY = 6.0
 INT8_BLOCK = 32
 # exp, sin, cos, rsqrt of vectorised kernels are good to a few units in the last place; 16 is 1e-6 relative.
@@ -42,8 +45,8 @@ FUNCTION_ULPS = 16
 _U = ROUNDOFF["f32"]
 
 
-def accuracy_of(implementation: object, problem: Problem) -> str:
-    """The accuracy class of an implementation on ``problem``.
+def accuracy_of(implementation: object, problem: Problem, block: Mapping[str, int] | None = None) -> str:
+    """The accuracy class of an implementation on ``problem`` under kernel parameters ``block``.
 
     An implementation may say so itself by a method ``accuracy(problem)``. By default ``cpu.*`` kernels quantise
     activations for quantised weights and nothing else, and everything else computes in float32.
@@ -54,15 +57,17 @@ def accuracy_of(implementation: object, problem: Problem) -> str:
     names = [name for name in ("quant", "quant_gate") if problem.has(name)]
     matrix = problem.op in ("linear", "head_linear", "moe_experts", "moe_router")
     quantised = any(not quant(problem.text(name)).is_float for name in names)
-    return "int8" if getattr(implementation, "name", "").startswith("cpu.") and matrix and quantised else "f32"
+    if not (getattr(implementation, "name", "").startswith("cpu.") and matrix and quantised):
+        return "f32"
+    return "int8" if (block or {}).get("activation_planes") == 1 else "int8x2"
 
 
-def _activation_scale(x: Array) -> Array:
-    """Each element's int8 step, ``[rows, k]``."""
+def _activation_scale(x: Array, accuracy: str) -> Array:
+    """Each element's rounding step, ``[rows, k]``."""
     k = x.shape[-1]
     padded = np.pad(np.abs(x), ((0, 0), (0, -k % INT8_BLOCK)))
     largest = padded.reshape(len(x), -1, INT8_BLOCK).max(axis=-1)
-    return np.repeat(largest / 127, INT8_BLOCK, axis=-1)[:, :k]
+    return np.repeat(largest / _STEPS[accuracy], INT8_BLOCK, axis=-1)[:, :k]
 
 
 def product_bound(w: Array, x: Array, accuracy: str, x_error: Array | None = None) -> Array:
@@ -71,8 +76,8 @@ def product_bound(w: Array, x: Array, accuracy: str, x_error: Array | None = Non
     magnitude = np.abs(x) @ np.abs(w).T
     bound = SAFETY * math.sqrt(k) * _U * magnitude
     squares: Array = np.zeros_like(x)
-    if accuracy == "int8":
-        squares = np.square(_activation_scale(x)) / 12
+    if accuracy in _STEPS:
+        squares = np.square(_activation_scale(x, accuracy)) / 12
     elif accuracy in ("bf16", "f16"):
         u = ROUNDOFF[accuracy]
         squares = np.square(x) * (u * u * 2 / 3)

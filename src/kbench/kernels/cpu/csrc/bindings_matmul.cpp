@@ -105,7 +105,7 @@ NumpyRows unpack_rows(const OwnedMatrix& matrix, const Ids& ids) {
 }
 
 NumpyRows matmul(const std::string& isa, const OwnedMatrix& matrix, const Rows& x, const std::optional<Vector>& bias,
-                 ThreadPool* pool) {
+                 ThreadPool* pool, int planes) {
   const PackedMatrix& w = matrix.view();
   const MatmulTable& table = matmul_table(isa_from_name(isa.c_str()));
   const int64_t tokens = static_cast<int64_t>(x.shape(0));
@@ -116,16 +116,18 @@ NumpyRows matmul(const std::string& isa, const OwnedMatrix& matrix, const Rows& 
     throw std::invalid_argument("bias has " + std::to_string(bias->size()) + " values, the matrix " +
                                 std::to_string(w.n) + " rows");
   }
+  if (planes != 1 && planes != 2) throw std::invalid_argument("planes is " + std::to_string(planes) + "; accepted: 1, 2");
   auto y = make_floats(tokens, w.n);
   {
     nb::gil_scoped_release release;
     Activation a;
     a.x = x.data();
     a.ldx = a.k = w.k;
+    a.planes = planes;
     std::vector<int8_t> q;
     std::vector<float> scale, sum;
     if (block_elements(w.format) != 1) {
-      const int64_t blocks = tokens * (w.k / kBlock);
+      const int64_t blocks = tokens * planes * (w.k / kBlock);
       q.resize(static_cast<size_t>(blocks * kBlock));
       scale.resize(static_cast<size_t>(blocks));
       sum.resize(static_cast<size_t>(blocks * 2));
@@ -165,9 +167,9 @@ void bind_matmul(nb::module_& m) {
   m.def("pack", &pack, "format"_a, "raw"_a, "n"_a, "k"_a, "pool"_a.none() = nb::none(),
         "Packs `raw` (uint8[:], the GGUF bytes of n rows of k weights) into a Matrix, on the threads of `pool`.\n"
         "Raises ValueError where format, n, k and the size of `raw` do not fit together.");
-  m.def("matmul", &matmul, "isa"_a, "w"_a, "x"_a, "bias"_a.none() = nb::none(), "pool"_a.none() = nb::none(),
+  m.def("matmul", &matmul, "isa"_a, "w"_a, "x"_a, "bias"_a.none() = nb::none(), "pool"_a.none() = nb::none(), "planes"_a = 1,
         "x (float32[tokens, k]) times the transposed matrix, plus bias (float32[n]): float32[tokens, n].\n"
-        "Quantised formats multiply x rounded to int8 in blocks of 32. Raises ValueError.");
+        "Quantised formats multiply x rounded to one or two planes of int8 in blocks of 32. Raises ValueError.");
   m.def("isas", &isas, "(name, why it cannot run here or '') of every instruction set of this build, slowest first.");
 }
 

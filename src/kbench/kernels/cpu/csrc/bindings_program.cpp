@@ -155,6 +155,10 @@ void bind_program(nb::module_& m) {
           "n_barriers", [](P& p) { return p.program().n_barriers(); }, "Barriers in one run.")
       .def_prop_ro(
           "threads", [](P& p) { return p.threads(); }, "Threads of the pool.")
+      .def_prop_rw(
+          "activation_planes", [](P& p) { return p.program().activation_planes(); },
+          [](P& p, int planes) { p.program().set_activation_planes(planes); },
+          "Planes of int8 (1 or 2) that the matrices recorded from now on round their activations to.")
       .def_prop_ro("max_tokens", [](P& p) { return p.program().max_tokens(); })
       .def(
           "embedding",

@@ -8,11 +8,14 @@
 
 namespace kbench {
 
-// Activations of `tokens` rows, quantised once per input and read by every quantised matrix that takes it.
-//   q      [tokens][k]      int8, round to nearest, blocks of 32
-//   scale  [tokens][k/32]   float: x ~ q * scale
-//   sum    [tokens][k/32][2] float: scale * (sum of all q of the block, sum of its first 16), for formats with an
-//                           offset or a minimum per 32 or per 16 weights: each needs one multiply-add per sum
+// Activations of `tokens` rows, quantised once per input and read by every quantised matrix that takes it, in one or
+// two planes of int8. The second plane holds what rounding took from the first: together they carry 15 bits. A token's
+// planes are neighbouring rows; a matrix multiplies them as if they were tokens and adds the results.
+//   q      [tokens][planes][k]        int8, round to nearest, blocks of 32
+//   scale  [tokens][planes][k/32]     float: x ~ q * scale, summed over the planes
+//   sum    [tokens][planes][k/32][2]  float: scale * (sum of all q of the block, sum of its first 16), for
+//                                     formats with an offset or a minimum per 32 or per 16 weights: each needs one
+//                                     multiply-add per sum
 struct Activation {
   const float* x = nullptr;  // the float rows themselves, for float formats
   int64_t ldx = 0;           // floats from one row of x to the next
@@ -20,6 +23,10 @@ struct Activation {
   int8_t* q = nullptr;
   float* scale = nullptr;
   float* sum = nullptr;
+  int planes = 1;
+  int64_t ldq = 0;  // elements from one row of q to the next; 0: k. Only quantising a slice of a row needs it.
+
+  int64_t q_stride() const { return ldq == 0 ? k : ldq; }
 };
 
 // Writes the quantised form of rows [token_begin, token_end) of `a`. k is a multiple of 32.

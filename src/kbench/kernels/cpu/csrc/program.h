@@ -78,6 +78,10 @@ struct RouterOptions {
   std::vector<float> bias;  // empty or one per expert; used to choose, not to weigh
 };
 
+// Two: one changes the likeliest next token of a small model at one place in 30 (SmolLM2-135M, English text), two at
+// none of 500. At one token the second plane multiplies weights that are in registers already.
+constexpr int kDefaultPlanes = 2;
+
 class Program {
  public:
   // arena: 64-byte aligned. Throws std::invalid_argument, as every recording method does, for arguments that do not
@@ -110,6 +114,10 @@ class Program {
   // an id outside the vocabulary, a cache that would overflow). seconds: filled with the time of each step, measured
   // on thread 0 between barriers around it.
   void run(const RunState& state, std::vector<double>* seconds = nullptr);
+
+  // Planes of quantised activations (1 or 2, see matmul_table.h) of the matrices recorded from now on.
+  void set_activation_planes(int planes);
+  int activation_planes() const { return planes_; }
 
   int n_steps() const { return n_steps_; }
   int n_barriers() const;
@@ -182,6 +190,7 @@ class Program {
   int64_t max_tokens_;
   int n_threads_;
   int n_steps_ = 0;
+  int planes_ = kDefaultPlanes;
   std::vector<Stage> stages_;
   Hazards hazards_;
   std::vector<AlignedBuffer> buffers_;
@@ -200,8 +209,8 @@ void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activat
                   const Lane& lane, const float* bias, float* y, int64_t ldy);
 bool quantised(Format format);
 // Quantised rows laid out in `data`, and the bytes that they take.
-Activation activation_in(uint8_t* data, int64_t rows, int64_t k);
-int64_t activation_bytes(int64_t rows, int64_t k);
+Activation activation_in(uint8_t* data, int64_t rows, int64_t k, int planes);
+int64_t activation_bytes(int64_t rows, int64_t k, int planes);
 // The same activation from row `row` on.
 Activation rows_from(const Activation& a, int64_t row);
 

@@ -9,11 +9,6 @@
 namespace kbench {
 namespace {
 
-// Activations that a thread goes through for every tile: half of a 512 KiB second-level cache, the other half for the
-// weights' stream and the output. Larger caches lose little: a tile is unpacked once per block.
-constexpr int64_t kActivationBlockBytes = 256 << 10;
-// Rounded down to a multiple of 24: register tiles of 4, 6 and 8 tokens all come out even.
-constexpr int64_t kTokenMultiple = 24;
 // A thread should have at least this many tiles before tokens are shared out as well: with fewer, shares differ by
 // more than a quarter.
 constexpr int64_t kTilesPerThread = 4;
@@ -42,20 +37,23 @@ Activation rows_from(const Activation& a, int64_t row) {
   Activation b = a;
   if (b.x != nullptr) b.x += row * a.ldx;
   if (b.q != nullptr) {
-    b.q += row * a.k;
-    b.scale += row * (a.k / 32);
-    b.sum += row * (a.k / 16);
+    b.q += row * a.planes * a.k;
+    b.scale += row * a.planes * (a.k / 32);
+    b.sum += row * a.planes * (a.k / 16);
   }
   return b;
 }
 
-int64_t activation_bytes(int64_t rows, int64_t k) {
+int64_t activation_bytes(int64_t rows, int64_t k, int planes) {
+  rows *= planes;
   return round_up(sum_offset(rows, k) + rows * (k / 16) * 4, 2 * kCacheLine);
 }
 
-Activation activation_in(uint8_t* data, int64_t rows, int64_t k) {
+Activation activation_in(uint8_t* data, int64_t rows, int64_t k, int planes) {
   Activation a;
   a.k = k;
+  a.planes = planes;
+  rows *= planes;
   a.q = reinterpret_cast<int8_t*>(data);
   a.scale = reinterpret_cast<float*>(data + scale_offset(rows, k));
   a.sum = reinterpret_cast<float*>(data + sum_offset(rows, k));
@@ -71,13 +69,9 @@ void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activat
   }
   const Range tiles = share(w.tiles(), lane.thread / groups, lane.n_threads / groups);
   const Range rows = share(tokens, lane.thread % groups, groups);
-  if (tiles.empty()) return;
-  const int64_t block = std::max(
-      kTokenMultiple, kActivationBlockBytes / (w.k * (quantised(w.format) ? 1 : 4)) / kTokenMultiple * kTokenMultiple);
+  if (tiles.empty() || rows.empty()) return;
   const MatmulFn fn = table.matmul[static_cast<int>(w.format)];
-  for (int64_t t = rows.begin; t < rows.end; t += block) {
-    fn(w, rows_from(x, t), std::min(block, rows.end - t), tiles.begin, tiles.end, bias, y + t * ldy, ldy);
-  }
+  fn(w, rows_from(x, rows.begin), rows.end - rows.begin, tiles.begin, tiles.end, bias, y + rows.begin * ldy, ldy);
 }
 
 Activation Program::ActivationRef::at(int thread) const {
@@ -104,11 +98,12 @@ Program::ActivationRef Program::activation(Isa isa, int64_t x, int64_t rows, int
   ref.base.k = ref.base.ldx = k;
   if (!quantise) return ref;
   const bool own = allow_own && small(rows * k);
-  const std::string key = std::to_string(rows) + "x" + std::to_string(k) + (own ? " own " : " ") + isa_name(isa);
+  const std::string key = std::to_string(rows) + "x" + std::to_string(k) + "x" + std::to_string(planes_) +
+                          (own ? " own " : " ") + isa_name(isa);
   ActivationSlot& slot = slots_[key];
   if (slot.bytes == 0) {
-    slot.bytes = activation_bytes(rows, k);
-    slot.base = activation_in(scratch(own ? slot.bytes * n_threads_ : slot.bytes), rows, k);
+    slot.bytes = activation_bytes(rows, k, planes_);
+    slot.base = activation_in(scratch(own ? slot.bytes * n_threads_ : slot.bytes), rows, k, planes_);
     slot.base.ldx = k;
   }
   ref.base = slot.base;
@@ -188,15 +183,15 @@ int Program::head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_
   begin_step();
   const bool quantise = quantised(w[0].format);
   // Each thread quantises the heads of its share for itself: they are its own but for the two at the ends.
-  const int64_t bytes = quantise ? activation_bytes(max_tokens_, k) : 0;
+  const int64_t bytes = quantise ? activation_bytes(max_tokens_, k, planes_) : 0;
   uint8_t* data = quantise ? scratch(bytes * n_threads_) : nullptr;
   add_stage(
       [&table = matmul_table(isa), w = std::move(w), in, out, heads, k, n, tail, x_head, y_head, data, bytes,
-       rows = max_tokens_](const Lane& lane, const RunState& s) {
+       rows = max_tokens_, planes = planes_](const Lane& lane, const RunState& s) {
         const int64_t tiles = w[0].tiles();
         const Range part = share(heads * tiles, lane.thread, lane.n_threads);
         for (int64_t h = part.begin / tiles; h < heads && h * tiles < part.end; ++h) {
-          Activation a = data != nullptr ? activation_in(data + lane.thread * bytes, rows, k) : Activation{};
+          Activation a = data != nullptr ? activation_in(data + lane.thread * bytes, rows, k, planes) : Activation{};
           a.k = k;
           a.x = in.at(lane.thread) + h * x_head;
           a.ldx = heads * x_head;

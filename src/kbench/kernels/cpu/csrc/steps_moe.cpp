@@ -164,10 +164,10 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   rows.k = rows.ldx = k;
   std::vector<Access> row_access;
   if (!one_token) {
-    const int64_t bytes = quantise_x ? activation_bytes(max_pairs, k) : 0,
+    const int64_t bytes = quantise_x ? activation_bytes(max_pairs, k, planes_) : 0,
                   float_bytes = float_x ? max_pairs * k * 4 : 0;
     uint8_t* data = scratch(bytes + float_bytes);
-    if (quantise_x) rows = activation_in(data, max_pairs, k);
+    if (quantise_x) rows = activation_in(data, max_pairs, k, planes_);
     rows.ldx = k;
     if (float_x) rows.x = reinterpret_cast<float*>(data + bytes);
     row_access.push_back({data, bytes + float_bytes, true, {}});
@@ -187,9 +187,10 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
         for (int64_t p = part.begin; p < part.end; ++p) {
           const Activation a = rows_from(from, plan.pair[p] / top_k), b = rows_from(rows, p);
           if (quantise_x) {
-            std::memcpy(b.q, a.q, static_cast<size_t>(k));
-            std::memcpy(b.scale, a.scale, static_cast<size_t>(k / 32) * 4);
-            std::memcpy(b.sum, a.sum, static_cast<size_t>(k / 16) * 4);
+            const auto planes = static_cast<size_t>(a.planes);
+            std::memcpy(b.q, a.q, planes * static_cast<size_t>(k));
+            std::memcpy(b.scale, a.scale, planes * static_cast<size_t>(k / 32) * 4);
+            std::memcpy(b.sum, a.sum, planes * static_cast<size_t>(k / 16) * 4);
           }
           if (float_x) std::memcpy(const_cast<float*>(b.x), a.x, static_cast<size_t>(k) * 4);
         }
@@ -197,11 +198,11 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
       accesses, threads);
 
   // silu(gate) * up of each sorted pair: quantised, or float where down is.
-  const int64_t h_bytes = quantise_h ? activation_bytes(max_pairs, n) : max_pairs * n * 4;
+  const int64_t h_bytes = quantise_h ? activation_bytes(max_pairs, n, planes_) : max_pairs * n * 4;
   uint8_t* h_data = scratch(h_bytes);
   Activation h;
   if (quantise_h) {
-    h = activation_in(h_data, max_pairs, n);
+    h = activation_in(h_data, max_pairs, n, planes_);
   } else {
     h.x = reinterpret_cast<float*>(h_data);
     h.k = n;
@@ -254,6 +255,7 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
                 Activation piece = rows_from(h, p + t);
                 piece.x = row;
                 piece.k = piece.ldx = columns;
+                piece.ldq = n;
                 piece.q += c;
                 piece.scale += c / 32;
                 piece.sum += c / 16;

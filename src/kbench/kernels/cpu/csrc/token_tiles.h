@@ -18,9 +18,10 @@ constexpr int64_t kPrefetchBytes = 2048;
 
 inline void prefetch_ahead(const uint8_t* line) { __builtin_prefetch(line + kPrefetchBytes); }
 
-// Kernel::run<T>(tile, a, token, out) multiplies one tile with tokens [token, token + T), T <= Kernel::kMaxTokens,
-// and writes out[t][row]; an activation takes Kernel::kActivationBytes. Every T from 1 up is a function of its own, so
-// that its accumulators are registers.
+// Kernel::run<T>(tile, a, token, out) multiplies one tile with rows [token, token + T) of the activations,
+// T <= Kernel::kMaxTokens, and writes out[t][row]; an activation takes Kernel::kActivationBytes. Every T from 1 up is a
+// function of its own, so that its accumulators are registers. A token with two planes of quantised activations is two
+// such rows, whose results are added here.
 template <class Kernel, int T>
 inline void run_tile(int64_t tokens, const uint8_t* tile, const Activation& a, int64_t token, float (*out)[kTileRows]) {
   if (tokens == T) {
@@ -48,9 +49,11 @@ template <class Kernel>
 void multiply_tiles(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
                     const float* bias, float* y, int64_t ldy) {
   alignas(64) float out[Kernel::kMaxTokens][kTileRows];
+  const int64_t planes = Kernel::kActivationBytes == sizeof(int8_t) ? a.planes : 1;
   // Equal groups: 9 tokens with at most 4 at once are 3 + 3 + 3, not 4 + 4 + 1, whose last pass would cost most.
-  const int64_t groups = (tokens + Kernel::kMaxTokens - 1) / Kernel::kMaxTokens;
-  const int64_t group_bytes = w.k * Kernel::kActivationBytes * Kernel::kMaxTokens;
+  const int64_t most = Kernel::kMaxTokens / planes;
+  const int64_t groups = (tokens + most - 1) / most;
+  const int64_t group_bytes = w.k * Kernel::kActivationBytes * planes * most;
   const int64_t chunk_groups = group_bytes < kChunkBytes ? kChunkBytes / group_bytes : 1;
   const int64_t chunks = (groups + chunk_groups - 1) / chunk_groups;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -60,9 +63,13 @@ void multiply_tiles(const PackedMatrix& w, const Activation& a, int64_t tokens, 
       const int64_t rows = w.n - row < kTileRows ? w.n - row : kTileRows;
       for (int64_t group = groups * chunk / chunks; group < groups * (chunk + 1) / chunks; ++group) {
         const int64_t token = tokens * group / groups, token_end = tokens * (group + 1) / groups;
-        run_tile<Kernel, Kernel::kMaxTokens>(token_end - token, tile, a, token, out);
+        run_tile<Kernel, Kernel::kMaxTokens>((token_end - token) * planes, tile, a, token * planes, out);
         for (int64_t t = token; t < token_end; ++t) {
-          store_rows(out[t - token], bias == nullptr ? nullptr : bias + row, rows, y + t * ldy + row);
+          float* sums = out[(t - token) * planes];
+          if (planes == 2) {
+            for (int64_t r = 0; r < kTileRows; ++r) sums[r] += sums[kTileRows + r];
+          }
+          store_rows(sums, bias == nullptr ? nullptr : bias + row, rows, y + t * ldy + row);
         }
       }
     }

@@ -26,12 +26,11 @@ inline int sum_lanes(__m256i v) {
   return _mm_cvtsi128_si32(s);
 }
 
-inline void quantize_block(const float* x, int8_t* q, float* scale, float* sum) {
+// v becomes what rounding took.
+inline void quantize_block(__m256 v[4], int8_t* q, float* scale, float* sum) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-  __m256 v[4];
   __m256i largest = _mm256_setzero_si256();
   for (int i = 0; i < 4; ++i) {
-    v[i] = _mm256_loadu_ps(x + 8 * i);
     largest = _mm256_max_epu32(largest, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
   }
   const uint32_t bits = largest_lane(largest);
@@ -55,6 +54,7 @@ inline void quantize_block(const float* x, int8_t* q, float* scale, float* sum) 
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(packed, order));
   *scale = absmax / 127.0f;
+  for (int i = 0; i < 4; ++i) v[i] = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(n[i]), _mm256_set1_ps(*scale), v[i]);
   sum[0] = *scale * static_cast<float>(first + second);
   sum[1] = *scale * static_cast<float>(first);
 }
@@ -64,11 +64,15 @@ inline void quantize_block(const float* x, int8_t* q, float* scale, float* sum) 
 namespace avx2 {
 
 void quantize(const Activation& a, int64_t token_begin, int64_t token_end) {
-  const int64_t blocks = a.k / kBlock;
+  const int64_t blocks = a.q_stride() / kBlock;
   for (int64_t t = token_begin; t < token_end; ++t) {
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t at = t * blocks + block;
-      quantize_block(a.x + t * a.ldx + block * kBlock, a.q + at * kBlock, a.scale + at, a.sum + 2 * at);
+    for (int64_t block = 0; block < a.k / kBlock; ++block) {
+      __m256 v[4];
+      for (int i = 0; i < 4; ++i) v[i] = _mm256_loadu_ps(a.x + t * a.ldx + block * kBlock + 8 * i);
+      for (int plane = 0; plane < a.planes; ++plane) {
+        const int64_t at = (t * a.planes + plane) * blocks + block;
+        quantize_block(v, a.q + at * kBlock, a.scale + at, a.sum + 2 * at);
+      }
     }
   }
 }

@@ -12,7 +12,7 @@ inline void store(const float* values, int64_t rows, const float* bias, float* y
 
 constexpr int64_t kTokens = 8;  // tokens that share one unpacking of a block
 
-// w = scale * q + offset and x ~ scale_x * q_x, so that over a block
+// w = scale * q + offset and x ~ scale_x * q_x, summed over the planes of x, so that over a block
 //   sum w x  ~  scale * scale_x * sum(q * q_x)  +  offset * (scale_x * sum(q_x)).
 template <Format format>
 void multiply_blocks(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
@@ -29,12 +29,15 @@ void multiply_blocks(const PackedMatrix& w, const Activation& a, int64_t tokens,
         for (int64_t row = 0; row < rows; ++row) {
           const RowBlock b = read_row_block<format>(tile, w.k, block, row);
           for (int64_t t = token; t < token_end; ++t) {
-            const int8_t* q = a.q + t * a.k + block * kBlock;
-            int32_t dot[2] = {0, 0};
-            for (int j = 0; j < 16; ++j) dot[0] += b.q[j] * q[j];
-            for (int j = 16; j < 32; ++j) dot[1] += b.q[j] * q[j];
-            const float product = b.scale[0] * static_cast<float>(dot[0]) + b.scale[1] * static_cast<float>(dot[1]);
-            out[t - token][row] += a.scale[t * blocks + block] * product + b.offset * a.sum[(t * blocks + block) * 2];
+            for (int plane = 0; plane < a.planes; ++plane) {
+              const int64_t at = (t * a.planes + plane) * blocks + block;
+              const int8_t* q = a.q + at * kBlock;
+              int32_t dot[2] = {0, 0};
+              for (int j = 0; j < 16; ++j) dot[0] += b.q[j] * q[j];
+              for (int j = 16; j < 32; ++j) dot[1] += b.q[j] * q[j];
+              const float product = b.scale[0] * static_cast<float>(dot[0]) + b.scale[1] * static_cast<float>(dot[1]);
+              out[t - token][row] += a.scale[at] * product + b.offset * a.sum[at * 2];
+            }
           }
         }
       }
