@@ -23,6 +23,11 @@ def test_lines_of_keys() -> None:
         ("!!python/object/apply:os.system ['true']", "no valid YAML"),
         ("? [a]\n: 1", "a key must be text"),
         ("a: &x [*x]", "too many nodes"),
+        ("a: !!map [1, 2]", "f.yaml:1: no valid YAML: a mapping is none"),
+        ("a: 0x" + "f" * 5000, "f.yaml:1: no valid YAML: a number of 5002 characters"),  # Python will not print it
+        ("a: " + "1:" * 3000 + "1.5", "a number of 6003 characters"),
+        ("a: " + "1:" * 3000 + "1", "a number of 6001 characters"),  # base 60: quadratic to read
+        ("[" + "a," * 100_000 + "]", "more than 100000 values"),
     ],
 )
 def test_bad_yaml_is_located_and_runs_nothing(text: str, complaint: str) -> None:

@@ -11,7 +11,11 @@ import yaml
 from .errors import UserError
 
 # A rule file of a 61-layer model on 8 GPUs is 60 KB; a file beyond this is a mistake or an attack.
-MAX_YAML_BYTES = 16 << 20
+MAX_YAML_BYTES = 4 << 20
+# PyYAML takes some 50 us and 1 KB for a node: a file of a few MB that is all commas would take a GB and a minute.
+MAX_YAML_NODES_READ = 100_000
+# Longer than any number that means something; YAML's 1:1:1 (base 60) makes numbers of any length otherwise.
+MAX_NUMBER_CHARS = 40
 # Aliases can make a short text stand for an exponentially large document; no real file comes near this many nodes.
 MAX_YAML_NODES = 1_000_000
 
@@ -49,11 +53,21 @@ def _plain(value: Any) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    pass
+    n_read = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.n_read += 1
+        if self.n_read > MAX_YAML_NODES_READ:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"more than {MAX_YAML_NODES_READ} values", mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> Any:
     # A generator, as PyYAML wants for recursive structures, would hide duplicate keys: build it in one go.
+    if not isinstance(node, yaml.MappingNode):  # `!!map [a]`
+        raise yaml.constructor.ConstructorError(None, None, "a mapping is none", node.start_mark)
     data: dict[Any, Any] = {}
     key_lines: dict[Any, int] = {}
     for key_node, value_node in node.value:
@@ -80,7 +94,17 @@ def _expanded_nodes(node: yaml.Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
+def _number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
+    text = str(loader.construct_scalar(node))
+    if len(text) > MAX_NUMBER_CHARS:
+        raise yaml.constructor.ConstructorError(None, None, f"a number of {len(text)} characters", node.start_mark)
+    kind = node.tag.rpartition(":")[2]
+    return loader.construct_yaml_int(node) if kind == "int" else loader.construct_yaml_float(node)
+
+
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
 
 
 def load_yaml(path: Path | str) -> Any:
@@ -112,7 +136,7 @@ def parse_yaml(text: str, where: str = "<text>") -> Any:
         if _expanded_nodes(node, {}) > MAX_YAML_NODES:
             raise UserError("its aliases expand to too many nodes", where=where, accepted=f"at most {MAX_YAML_NODES}")
         return loader.construct_document(node)
-    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
+    except (yaml.YAMLError, RecursionError, ArithmeticError, ValueError, LookupError, AttributeError) as error:
         # PyYAML lets the latter escape from scalars that claim a type: `2024-99-99`, `!!bool maybe`, `!!int ""`.
         mark = getattr(error, "problem_mark", None)
         at = f"{where}:{mark.line + 1}" if mark is not None else where
