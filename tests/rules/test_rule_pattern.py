@@ -58,6 +58,21 @@ def test_patterns_that_could_explode_are_refused(text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("(?:.|[a-z._0-9])" * 40 + "X", "combinations of alternatives"),
+        ("(?:(?:a|.)(?:b|.)){1}" * 20 + "X", "combinations of alternatives"),
+        ("(?:){1000000000}", "counts to"),
+        (r"(?:(?:\b){999}){999}", "counts to"),
+        (r"(?:(?:x\b){0,999}y){999}", "counts to|varying length"),
+    ],
+)
+def test_alternatives_and_counts_that_could_explode_are_refused(text: str, told: str) -> None:
+    with pytest.raises(PatternError, match=told):
+        compile_name(text)
+
+
 def test_the_worst_pattern_that_is_accepted_ends() -> None:
     # In a process of its own: a pattern that explodes cannot be interrupted from within.
     worst = ".*" * 3 + "a?" * 4 + "z$"

@@ -2,11 +2,13 @@
 
 A rule file is untrusted and Python's matcher backtracks: ``(a+)+$`` on a name of 60 letters outlives its reader.
 Module names are short, so it is enough to bound how often a pattern may repeat something of variable length: on a
-name of 45 characters, ``MAX_REPEATS`` repeats in a row can divide it in C(48, 3) = 17 thousand ways.
+name of 45 characters, ``MAX_REPEATS`` repeats in a row can divide it in C(48, 3) = 17 thousand ways. Alternatives
+multiply as well: ``(?:a|.)`` forty times over can match in 2^40 ways.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 
@@ -15,6 +17,11 @@ MAX_PATTERN = 2000
 MAX_REPEATS = 3
 # Each optional part doubles the ways to match.
 MAX_OPTIONAL = 4
+# Products of alternatives in a row, times the ways to divide a name by repeats. Layer numbers are some 20 alternatives, module names below a layer some 60, and
+# alternatives that begin differently, as these do, are never all tried.
+MAX_WAYS = 1_000_000
+# Nested counts multiplied. Python counts to this even where there is nothing to match, as in `(?:){1000000000}`.
+MAX_COUNT = 1000
 
 _VERBOSE_GROUP = re.compile(r"\(\?[a-zA-Z]*x[a-zA-Z-]*:")
 _LOOKAROUND = re.compile(r"\(\?<?[=!]")
@@ -48,11 +55,18 @@ def compile_name(text: str) -> re.Pattern[str]:
         raise PatternError(f"{_short(text)} is no usable regular expression: {error}", "Python re syntax") from None
     if compiled.flags & re.VERBOSE or _VERBOSE_GROUP.search(text):
         raise PatternError(f"{_short(text)} has the flag x", "patterns without it: it hides parts as comments")
-    repeats, optional, _ = _Scanner(text).sequence()
+    scanner = _Scanner(text)
+    repeats, optional, _ = scanner.sequence()
     if repeats > MAX_REPEATS or optional > MAX_OPTIONAL:
         raise PatternError(
             f"{_short(text)} has {repeats} repeats and {optional} optional parts in a row: matching could explode",
             f"at most {MAX_REPEATS} repeats such as .* and {MAX_OPTIONAL} optional parts",
+        )
+    ways = scanner.most_ways * math.comb(45 + repeats, repeats)
+    if scanner.most_ways > 1 and ways > MAX_WAYS:
+        raise PatternError(
+            f"{_short(text)} has {ways} combinations of alternatives and repeats: matching could explode",
+            f"at most {MAX_WAYS}",
         )
     return compiled
 
@@ -66,25 +80,38 @@ class _Scanner:
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
+        self.ways = self.most_ways = self.count = 1  # ways and nested counts of what was read last; most ways of all
 
     def sequence(self) -> tuple[int, int, bool]:
         """Up to the closing bracket: the worst of its alternatives."""
         worst, varies = (0, 0), False
         repeats = optional = 0
+        ways, other_ways, most_count = 1, 0, 1
         while self.at < len(self.text) and self.text[self.at] != ")":
             if self.text[self.at] == "|":
                 worst, repeats, optional, varies = (max(worst[0], repeats), max(worst[1], optional)), 0, 0, True
+                ways, other_ways = 1, other_ways + ways
                 self.at += 1
                 continue
             looks = _LOOKAROUND.match(self.text, self.at) is not None
+            self.ways = self.count = 1
             inner_repeats, inner_optional, inner_varies = self._atom()
+            inner_count = self.count
+            most_count = max(most_count, inner_count)
             if looks:  # once it has looked, it is not tried again another way: what follows does not add to it
                 worst = max(worst[0], repeats + inner_repeats), max(worst[1], optional + inner_optional)
                 inner_repeats = inner_optional = 0
+                self.ways = 1
+            ways *= self.ways
             repeats, optional, varies = repeats + inner_repeats, optional + inner_optional, varies or inner_varies
             low, high = self._quantifier()
             if high is None:
                 continue
+            count = low if high == 1 << 30 else high
+            self.count = max(count, 1) * inner_count
+            if self.count > MAX_COUNT:
+                raise PatternError(f"{_short(self.text)} counts to {self.count}", f"counts up to {MAX_COUNT}")
+            most_count = max(most_count, self.count)
             if high > 1 and inner_varies:
                 raise PatternError(
                     f"{_short(self.text)} repeats a part of varying length, so that matching could explode",
@@ -93,6 +120,8 @@ class _Scanner:
             repeats += high > 1 and low != high
             optional += high == 1 and low == 0
             varies = varies or low != high
+        self.ways, self.count = ways + other_ways, most_count
+        self.most_ways = max(self.most_ways, self.ways)
         return max(worst[0], repeats), max(worst[1], optional), varies
 
     def _atom(self) -> tuple[int, int, bool]:
