@@ -33,16 +33,16 @@ def register(app: typer.Typer) -> None:
             str | None, typer.Argument(help="A .gguf file or an embedded model's name.", show_default=False)
         ] = None,
         vram: Annotated[str | None, typer.Option(help="GPU memory, e.g. 21G; 0: no GPU.")] = None,
-        dram: Annotated[str | None, typer.Option(help="Main memory, e.g. 136G. [default: what is free]")] = None,
+        dram: Annotated[str | None, typer.Option(help="Main memory, e.g. 136G. Default: what is free.")] = None,
         gpu: Annotated[str, typer.Option(help="Profile that prices a GPU that is not here.")] = "rtx4090",
         context: Annotated[int, typer.Option(help="Tokens that the cache must hold.")] = 4096,
         prompt_tokens: Annotated[
-            int | None, typer.Option(help="Prompt of the workload to be fast at. [default: 1024]")
+            int | None, typer.Option(help="Prompt of the workload to be fast at. Default: 1024.")
         ] = None,
-        gen_tokens: Annotated[int | None, typer.Option(help="Tokens it generates. [default: 256]")] = None,
-        threads: Annotated[int | None, typer.Option(help="CPU threads. [default: searched]")] = None,
+        gen_tokens: Annotated[int | None, typer.Option(help="Tokens it generates. Default: 256.")] = None,
+        threads: Annotated[int | None, typer.Option(help="CPU threads. Default: searched.")] = None,
         output: Annotated[
-            Path | None, typer.Option("--output", "-o", help="Rule file. [default: kbench-rules/MODEL.yaml]")
+            Path | None, typer.Option("--output", "-o", help="Rule file. Default: kbench-rules/MODEL.yaml.")
         ] = None,
         prove: Annotated[bool, typer.Option(help="Run a real model under the rules.")] = True,
         remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what is known already.")] = False,
