@@ -113,6 +113,20 @@ def test_mistakes_are_told_in_one_message(quick: Path, arguments: list[str], wor
     assert words in error.message
 
 
+def test_a_place_that_cannot_hold_the_rules_is_told_before_measuring(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune_module, "run_cells", None)  # measuring would be a TypeError
+    error = run("deepseek-v2-lite-chat", "--dram", "24G", "--output", str(quick))
+    assert isinstance(error, KbenchError) and error.exit_code == 2 and str(quick) in error.message
+
+
+def test_the_help_names_every_default(quick: Path) -> None:
+    shown = " ".join(run("--help").output.replace("│", " ").split())
+    for default in ("what is free", "1024", "256", "searched", "kbench-rules/MODEL.yaml"):
+        assert f"Default: {default}." in shown
+
+
 def test_a_truncated_file_is_one_message(quick: Path) -> None:
     (quick / "bad.gguf").write_bytes(b"GGUF\x03\0\0\0")
     error = run("bad.gguf")

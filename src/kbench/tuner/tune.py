@@ -69,6 +69,8 @@ def tune(
     """
     started = time.perf_counter()
     tell = progress or (lambda what, done, total: None)
+    if request.output is not None and request.output.is_dir():  # known now; measuring may take a minute
+        raise UserError("a directory", where=str(request.output), accepted="--output FILE.yaml")
     machine = host()
     plan = _plan(request)
     available, profile = budgets(request, machine)
