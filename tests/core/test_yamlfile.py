@@ -51,3 +51,11 @@ def test_deep_nesting_is_refused_not_a_crash() -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         load_yaml(tmp_path / "none.yaml")
+
+
+def test_a_file_that_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be read: Is a directory$"):
+        load_yaml(tmp_path)
+    (tmp_path / "latin1.yaml").write_bytes(b"a: \xe9\n")
+    with pytest.raises(UserError, match=r"cannot be read: no UTF-8 at byte 3$"):
+        load_yaml(tmp_path / "latin1.yaml")

@@ -122,7 +122,8 @@ def load_yaml(path: Path | str) -> Any:
     except FileNotFoundError:
         raise UserError("no such file", where=str(path), todo="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read: {error}", where=str(path)) from None
+        why = error.strerror if isinstance(error, OSError) else f"no UTF-8 at byte {error.start}"
+        raise UserError(f"cannot be read: {why}", where=str(path)) from None
     return parse_yaml(text, str(path))
 
 
