@@ -129,6 +129,11 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     assert open_gguf(path).architecture == "llama"
 
 
+def test_a_folder_is_no_file_to_replace(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a regular file"):  # --force would not help, so it is not offered
+        synthesize(make_tiny(n_layers=1), tmp_path, force=True)
+
+
 def test_a_missing_folder_and_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="no such folder"):
         synthesize(make_tiny(n_layers=1), tmp_path / "no" / "m.gguf")

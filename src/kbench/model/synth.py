@@ -73,7 +73,9 @@ def synthesize(
     """
     path = Path(path)
     model = first_layers(descriptor, n_layers if n_layers is not None else descriptor.n_layers)
-    if path.exists() and (not force or not path.is_file()):
+    if path.exists() and not path.is_file():
+        raise UserError("not a regular file", where=str(path), accepted="a name for the .gguf file")
+    if path.exists() and not force:
         raise UserError("this file exists", where=str(path), todo="choose another name, or add --force")
     if not path.parent.is_dir():
         raise UserError("no such folder", where=str(path.parent), todo="make it first")
