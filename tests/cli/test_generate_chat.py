@@ -75,7 +75,11 @@ def test_a_chat_that_runs_out_of_context_says_so_and_goes_on(smollm2_path: Path)
         (["generate", "none.gguf", "--prompt", "x"], 2, ["none.gguf", "no such file"]),
         (["generate", "MODEL"], 2, ["no prompt", "--prompt"]),
         (["generate", "MODEL", "--prompt", "x", "--file", "y"], 2, ["--prompt and --file"]),
-        (["generate", "MODEL", "--file", "nowhere.txt"], 2, ["nowhere.txt"]),
+        (
+            ["generate", "MODEL", "--file", "nowhere.txt"],
+            2,
+            ["nowhere.txt: cannot be read: No such file or directory ·"],
+        ),
         (["generate", "MODEL", "--prompt", ""], 2, ["no tokens"]),
         (["generate", "MODEL", "--prompt", "x", "--temperature", "-1"], 2, ["temperature", "-1"]),
         (["generate", "MODEL", "--prompt", "x", "--top-p", "2"], 2, ["top_p"]),

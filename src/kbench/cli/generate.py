@@ -117,7 +117,8 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
         with open(str(file), encoding="utf-8") as source:
             text = source.read(_MAX_PROMPT_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read: {error}", where=str(file), accepted="a UTF-8 text file") from None
+        why = error.strerror if isinstance(error, OSError) else f"no UTF-8 at byte {error.start}"
+        raise UserError(f"cannot be read: {why}", where=str(file), accepted="a UTF-8 text file") from None
     if len(text) > _MAX_PROMPT_BYTES:
         raise UserError("too long for a prompt", where=str(file), accepted=f"at most {_MAX_PROMPT_BYTES} characters")
     return text
