@@ -134,3 +134,43 @@ def test_hunger_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None
             raise UserError("nothing")
     # No timing promise: only that it ended, and not by luck after minutes.
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "{% set ns.x = [ns.x, ns.x] %}",
+        "{% set ns.x = (ns.x, ns.x) %}",
+        "{% set ns.x = {'a': ns.x, 'b': ns.x} %}",
+        "{% set ns.x = dict(a=ns.x, b=ns.x) %}",
+        "{{ keep(ns.x, ns.x) }}",
+        "{% set ns.x = [ns.x] * 2 %}",
+    ],
+)
+def test_lists_of_the_same_list_are_stopped_before_they_are_printed(step: str) -> None:
+    # 40 doublings are 40 small objects and a text of 10^12 characters, made in one call that nothing can interrupt.
+    macro = "{% set ns = namespace(x=[]) %}{% macro keep() %}{% set ns.x = varargs %}{% endmacro %}"
+    template = ChatTemplate(macro + "{% for i in range(40) %}" + step + "{% endfor %}{{ ns.x | length }}")
+    with pytest.raises(UserError, match="was stopped"):
+        template.render([])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ([[0]] * 9) | sum(start=[]) }}",
+        "{% set ns = namespace(x='aa') %}{% for i in range(30) %}{% set a %}{{ ns.x }}{{ ns.x }}{% endset %}"
+        "{% set ns.x = a %}{% endfor %}{{ ns.x | length }}",
+        "{{ (['a' * 4000000] * 4000) | length }}",
+    ],
+)
+def test_large_values_are_stopped_where_they_are_made(source: str) -> None:
+    with pytest.raises(UserError):
+        ChatTemplate(source).render([])
+
+
+def test_literals_and_sums_still_work() -> None:
+    source = (
+        "{% for a, b in [(1, 2)] %}{% set c, d = b, a %}{{ c }}{{ d }}{% endfor %}{{ [1, 2] | sum }}{{ {'k': [3]} }}"
+    )
+    assert ChatTemplate(source).render([]) == "213{'k': [3]}"

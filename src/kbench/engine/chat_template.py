@@ -10,15 +10,17 @@ import datetime
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+import psutil
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from kbench.core import UserError
@@ -29,6 +31,8 @@ MAX_TEMPLATE_CHARS = 256 << 10
 MAX_TEXT_CHARS = 4 << 20
 # A template of a long conversation renders in milliseconds; this leaves room for a busy machine.
 MAX_SECONDS = 5.0
+# One value is bounded by MAX_TEXT_CHARS; this bounds all that a template keeps. Looked at once in a millisecond.
+MAX_MEMORY_BYTES = 256 << 20
 
 _WHERE = "tokenizer.chat_template"
 
@@ -54,8 +58,43 @@ def _check_size(n_chars: int) -> None:
         raise _Stop(f"it builds a text of more than {MAX_TEXT_CHARS} characters")
 
 
-class _BoundConcat(NodeTransformer):
-    """Turns ``a ~ b`` into string additions, which the environment's binary-operator hook bounds."""
+def _size(*values: Any) -> int:
+    """Characters and elements of ``values`` written out: what is shared counts every time, for lists of lists of one
+    list are small in memory and endless when printed or compared.
+
+    Raises:
+        _Stop: above the limit, however much is left to count.
+    """
+    n, todo = 0, list(values)
+    while todo:
+        value = todo.pop()
+        n += 1 + (len(value) if isinstance(value, (str, list, tuple, dict)) else 0)
+        _check_size(n)
+        if isinstance(value, (list, tuple)):
+            todo += value
+        elif isinstance(value, dict):
+            todo += [*value.keys(), *value.values()]
+    return n
+
+
+class _Opaque(Namespace):
+    """A namespace that is one word when printed: it is filled after it was put somewhere, unseen by ``_size``."""
+
+    def __repr__(self) -> str:
+        return "<namespace>"
+
+
+class _BoundValues(NodeTransformer):
+    """Turns ``a ~ b`` into string additions, which the environment's binary-operator hook bounds, and passes lists,
+    tuples and dicts that are written down through the filter ``bounded``."""
+
+    def _bounded(self, node: nodes.Expr) -> nodes.Expr:
+        self.generic_visit(node)
+        if getattr(node, "ctx", "load") != "load":
+            return node
+        return nodes.Filter(node, "bounded", [], [], None, None, lineno=node.lineno)
+
+    visit_List = visit_Tuple = visit_Dict = _bounded
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
         self.generic_visit(node)
@@ -87,12 +126,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.filters["join"] = self._join
         self.filters["indent"] = self._indent
         self.filters["tojson"] = _to_json
+        self.filters["bounded"] = self._bounded
+        self.filters["sum"] = self._sum
         self.globals["range"] = self._range
+        self.globals["namespace"] = _Opaque
         for name in ("lipsum", "cycler", "joiner"):
             self.globals.pop(name, None)
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-        code: str = super()._generate(_BoundConcat().visit(source), *args, **kwargs)
+        code: str = super()._generate(_BoundValues().visit(source), *args, **kwargs)
         return code
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -106,7 +148,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             raise SecurityError("'**' is not available to chat templates")
         if operator == "%" and isinstance(left, str):
             raise SecurityError("'%' formatting is not available to chat templates")
-        sizes = [len(v) for v in (left, right) if isinstance(v, (str, list, tuple))]
+        sizes = [_size(v) for v in (left, right) if isinstance(v, (str, list, tuple))]
         if operator == "+":
             _check_size(sum(sizes))
         elif operator == "*" and sizes:
@@ -122,7 +164,31 @@ class _Environment(ImmutableSandboxedEnvironment):
             return (self._replace if name == "replace" else self._join_onto)(owner, *args, **kwargs)
         if isinstance(owner, str) and name == "format":
             raise SecurityError("str.format is not available to chat templates")
+        _size(args, kwargs)  # dict(a=x, b=x), and a macro's varargs
         return super().call(context, obj, *args, **kwargs)
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """What a macro or a ``set`` block builds."""
+        parts = list(parts)
+        _check_size(sum(map(len, parts)))
+        return "".join(parts)
+
+    @staticmethod
+    def _bounded(value: Any) -> Any:
+        _size(value)
+        return value
+
+    @staticmethod
+    def _sum(values: Any, attribute: str | None = None, start: int = 0) -> Any:
+        """Of numbers: sums of lists take quadratic time."""
+        total: Any = start
+        for value in values:
+            value = value if attribute is None else value[attribute]
+            if not isinstance(value, (int, float)) or abs(value) > 1 << 64:
+                raise SecurityError("sum is for numbers")
+            total += value
+        return total
 
     @staticmethod
     def _range(*bounds: int) -> range:
@@ -178,10 +244,20 @@ def _raise_exception(message: str) -> None:
 def _limited(pieces: Iterator[str], deadline: float) -> str:
     """Joins ``pieces``; a line of the template that starts after ``deadline`` raises ``_Stop``."""
 
-    def watch(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
-        if time.monotonic() > deadline:
+    process = psutil.Process()
+    most = process.memory_info().rss + MAX_MEMORY_BYTES
+    looked = time.monotonic()
+
+    def watch(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        nonlocal looked
+        now = time.monotonic()
+        if now > deadline:
             raise _Stop(f"it runs for more than {MAX_SECONDS:g} seconds")
-        return watch
+        if now - looked > 1e-3:
+            if process.memory_info().rss > most:
+                raise _Stop(f"it takes more than {MAX_MEMORY_BYTES >> 20} MiB of memory")
+            looked = time.monotonic()
+        return None if frame.f_code is _size.__code__ else watch  # bounded by itself, and its lines are many
 
     parts: list[str] = []
     n_chars = 0
@@ -248,5 +324,5 @@ class ChatTemplate:
         except SecurityError as error:
             problem = f"the model's chat template tries what it may not: {error}"
         except Exception as error:  # whatever a stranger's program may raise
-            problem = f"the model's chat template fails: {error}"
+            problem = f"the model's chat template fails: {str(error)[:300]}"
         raise UserError(problem, where=_WHERE, todo="use --raw and format the prompt yourself")
