@@ -17,8 +17,8 @@ MAX_PATTERN = 2000
 MAX_REPEATS = 3
 # Each optional part doubles the ways to match.
 MAX_OPTIONAL = 4
-# Products of alternatives in a row, times the ways to divide a name by repeats. Layer numbers are some 20 alternatives, module names below a layer some 60, and
-# alternatives that begin differently, as these do, are never all tried.
+# Products of alternatives in a row, times the ways to divide a name by repeats. Layer numbers are some 20 alternatives
+# and module names below a layer some 60; alternatives that begin differently, as these do, are never all tried.
 MAX_WAYS = 1_000_000
 # Nested counts multiplied. Python counts to this even where there is nothing to match, as in `(?:){1000000000}`.
 MAX_COUNT = 1000
