@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbench.core import UserError, Work
-from kbench.tuner import load_profile, profile_names
+from kbench.tuner import load_profile, profile, profile_names
 from kbench.tuner.profile import LAUNCH_SECONDS, LINK_LATENCY_SECONDS
 
 
@@ -54,3 +54,12 @@ def test_a_profile_of_ones_own(tmp_path: Path, change: tuple[str, str], complain
     with pytest.raises(UserError) as caught:
         load_profile(str(mine))
     assert complaint in caught.value.message
+
+
+def test_a_label_that_a_terminal_would_obey_is_refused(tmp_path: Path) -> None:
+    source = Path(profile.__file__).parent / "profiles" / "rtx4090.yaml"
+    path = tmp_path / "mine.yaml"
+    lines = ['label: "\\e[2J"' if line.startswith("label:") else line for line in source.read_text().splitlines()]
+    path.write_text("\n".join(lines))
+    with pytest.raises(UserError, match="printable"):
+        load_profile(str(path))

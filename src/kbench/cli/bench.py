@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .output import print_json, progress_bar, stderr_console, stdout_console
+from .output import print_json, progress_bar, shown, stderr_console, stdout_console
 
 if TYPE_CHECKING:
     from kbench.results import Record
@@ -44,6 +44,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     table.add_column("case", overflow="fold")
@@ -51,9 +52,10 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for name in ("median µs", "quartiles µs", "GB/s", "GFLOP/s", "FLOP/byte"):
         table.add_column(name, justify="right")
     for row in rows:
-        head = (row["case"] + (f" [{row['subset']}]" if row["subset"] else ""), row["implementation"])
+        case = row["case"] + (f" [{row['subset']}]" if row["subset"] else "")
+        head = (Text(shown(case)), Text(shown(row["implementation"])))  # a suite's words are no markup
         if row["median_seconds"] is None:
-            table.add_row(*head, row["status"], row["reason"][:60])
+            table.add_row(*head, row["status"], Text(shown(row["reason"][:60])))
             continue
         quartiles = f"{row['q1_seconds'] * 1e6:.1f}–{row['q3_seconds'] * 1e6:.1f}"
         rates = (f"{row[name] / 1e9:.1f}" for name in ("bytes_per_s", "flops_per_s"))
@@ -91,7 +93,7 @@ def register(app: typer.Typer) -> None:
             if as_json:
                 print_json("bench", 1, {"suite": loaded.name, "host_id": host().host_id, "cells": keys})
             else:
-                print(*keys, sep="\n")
+                print(*map(shown, keys), sep="\n")
             return
         store = Store()
         with progress_bar() as bar:

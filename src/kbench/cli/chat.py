@@ -10,7 +10,7 @@ import typer
 from kbench.core import UserError
 
 from . import run_options as opt
-from .output import print_json
+from .output import print_json, shown
 
 if TYPE_CHECKING:
     from kbench.engine import Conversation, Generation
@@ -118,10 +118,10 @@ def _answer(conversation: Conversation, text: str, out: TextIO) -> Generation:
     """Streams one answer; Ctrl-C stops it and what was said of it stays said."""
     try:
         for token in conversation.say(text):
-            print(token.text, end="", flush=True, file=out)
+            print(shown(token.text) if out.isatty() else token.text, end="", flush=True, file=out)
     except KeyboardInterrupt:
         print(" [stopped]", end="", file=sys.stderr)
     except UserError as error:
-        print(f"{error.message} (/reset forgets the conversation)", file=sys.stderr)
+        print(f"{shown(error.message)} (/reset forgets the conversation)", file=sys.stderr)
     print(flush=True, file=out)
     return conversation.last

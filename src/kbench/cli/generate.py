@@ -11,7 +11,7 @@ import typer
 from kbench.core import UserError
 
 from . import run_options as opt
-from .output import print_json
+from .output import print_json, shown
 
 _HELP = """Generate text with a GGUF model, streamed to stdout; speeds go to stderr.
 
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
             for token in answer:
                 seconds.append(token.seconds)
                 if not as_json:
-                    print(token.text, end="", flush=True)
+                    print(shown(token.text) if sys.stdout.isatty() else token.text, end="", flush=True)
         except KeyboardInterrupt:
             result.stop = "interrupt"
         if not as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kbench.core import KbenchError
+
+# A message beyond this is a file's doing: somebody's name of a megabyte.
+_MAX_LINE_CHARS = 2000
+# Control characters but for line break and tab, what overrides the direction of text, and halves of characters.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def shown(text: str) -> str:
+    """``text`` as a terminal may have it: what it would obey instead of showing (control and direction characters,
+    which names in files and a model's words can hold) as escapes; line breaks and tabs stay."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def shown_lines(text: str) -> str:
+    """``shown``, with lines cut that nobody would read."""
+    lines = (line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}..." for line in text.split("\n"))
+    return "\n".join(map(shown, lines))
 
 
 def stdout_console() -> Console:
@@ -25,7 +43,7 @@ def stderr_console() -> Console:
 def progress_bar() -> Progress:
     """A progress bar on stderr; silent when stderr is not a terminal."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -42,5 +60,5 @@ def print_json(verb: str, version: int, fields: Mapping[str, Any]) -> None:
 
 def fail(error: KbenchError) -> int:
     """Prints the error and returns its exit code."""
-    print(f"kbench: {error.message}", file=sys.stderr)
+    print(f"kbench: {shown_lines(error.message)}", file=sys.stderr)
     return error.exit_code

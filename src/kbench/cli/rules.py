@@ -9,7 +9,7 @@ import typer
 
 from kbench.core import Device, UserError, did_you_mean, format_bytes
 
-from .output import print_json, stdout_console
+from .output import print_json, shown, shown_lines, stdout_console
 
 if TYPE_CHECKING:
     from kbench.core import Module
@@ -82,7 +82,7 @@ def _can_take(implementation: str, quant: str) -> bool | str:
 
 def _print_findings(findings: list[Finding]) -> None:
     for found in findings:
-        print(f"{found.severity}: {found}")
+        print(shown_lines(f"{found.severity}: {found}"))
 
 
 def explain(
@@ -116,6 +116,7 @@ def explain(
 
 def _print_rows(rows: list[Row]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for name in ("module", "rule", "operator", "decode", "prefill", "out", "threads"):
@@ -124,7 +125,7 @@ def _print_rows(rows: list[Row]) -> None:
     for row in rows:
         p = row.placement
         rule = "default" if row.line is None else f"line {row.line}"
-        table.add_row(
+        cells = (
             row.module or "(root)",
             f"{rule} (below {row.above})" if row.above else rule,
             row.operator.rpartition(".")[2],
@@ -134,6 +135,7 @@ def _print_rows(rows: list[Row]) -> None:
             "" if p.threads is None else str(p.threads),
             format_bytes(row.n_bytes) if row.n_bytes else "",
         )
+        table.add_row(*(Text(shown(cell)) for cell in cells))  # names from the file are no markup
     stdout_console().print(table)
 
 

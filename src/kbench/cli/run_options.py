@@ -9,7 +9,7 @@ import typer
 
 from kbench.core import AUTO, Placement, format_bytes
 
-from .output import progress_bar
+from .output import progress_bar, shown
 
 if TYPE_CHECKING:
     from kbench.engine import Generation, SamplingParams, Session
@@ -77,7 +77,7 @@ def load_line(session: Session) -> str:
     r, m = session.report, session.descriptor
     speed = r.file_bytes / r.seconds / 1e9 if r.seconds else 0.0
     return (
-        f"{m.name} {m.quant}: {format_bytes(r.file_bytes)} read in {r.seconds:.1f} s ({speed:.2f} GB/s), "
+        f"{shown(m.name)} {m.quant}: {format_bytes(r.file_bytes)} read in {r.seconds:.1f} s ({speed:.2f} GB/s), "
         f"weights {format_bytes(r.weight_bytes)}, "
         f"cache {format_bytes(r.kv_bytes)} for {session.cache.capacity} tokens, "
         f"{session.threads} threads, {implementations_used(session)}"

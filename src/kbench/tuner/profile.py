@@ -97,6 +97,10 @@ def load_profile(gpu: str) -> GpuProfile:
             raise UserError(f"{value!r}", where=f"{path}:{data.line_of(field)}: {field}", accepted="a positive number")
         return float(value)
 
+    for field in ("label", "link"):
+        if not str(data[field]).isprintable():  # a terminal would obey it
+            where = f"{path}:{data.line_of(field)}: {field}"
+            raise UserError(f"{data[field]!r}", where=where, accepted="one line of printable text")
     where = f"{path}:{data.line_of('memory')}: memory"
     return GpuProfile(
         name=name,
