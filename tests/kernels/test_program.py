@@ -305,9 +305,39 @@ def test_nothing_but_what_fits_is_recorded() -> None:
         program.attention(*arguments, np.zeros((2, 8, 8), np.float16), np.zeros((2, 9, 8), np.float16), 1.0)
     with pytest.raises(ValueError, match="k_cache has 3 dimensions or gaps"):
         program.attention(*arguments, *[np.zeros((2, 8, 16), np.float16)[:, :, ::2]] * 2, 1.0)
+    good, square = np.zeros((2, 8, 8), np.float16), [q8_0(np.random.default_rng(0), 32, 32)]
+    with pytest.raises(ValueError, match="y at offset 4096"):
+        program.attention(ISA, 0, 256, 512, 4096, 2, 2, 8, good, good, 1.0)
+    with pytest.raises(ValueError, match="y at offset 4096"):
+        program.mla_attention(ISA, 0, 512, 4096, 2, 8, 8, np.zeros((1, 8, 16), np.float16), 1.0)
+    with pytest.raises(ValueError, match="y at offset 4096"):
+        program.moe_experts(ISA, square, square, square, 0, 512, 1024, 4096, 1)
+    with pytest.raises(ValueError, match="matrices of 0 rows"):
+        program.head_linear(ISA, [native.pack("F32", np.zeros(0, np.uint8), 0, 4)], 0, 1024, tail=4)
     with pytest.raises(TypeError, match="expected a Matrix"):
         program.linear(ISA, "not a matrix", 0, 1024)
     assert program.n_steps == 0
+
+
+def test_a_value_that_every_thread_has_is_not_cut_like_the_one_before_it() -> None:
+    """Two small sums land where linears had shared out the columns: SiLU * up must take each thread's own copies."""
+    rng = np.random.default_rng(5)
+    matrix, arena = q8_0(rng, 64, 64), aligned(4096)
+    program = native.Program(POOLS[2], arena, 1)
+    x, a, gate, up, y, z = (256 * i for i in range(6))
+    program.linear(ISA, matrix, x, gate)
+    program.linear(ISA, matrix, x, up)
+    program.add(ISA, a, a, gate, 64)
+    program.add(ISA, a, a, up, 64)
+    program.silu_mul(ISA, gate, up, y, 64)
+    program.linear(ISA, matrix, y, z)
+    values = arena.view(np.float32)
+    values[:128] = rng.standard_normal(128)
+    program.run(ids(1), 0)
+    twice = 2 * values[64:128].astype(np.float64)
+    np.testing.assert_allclose(values[256:320], twice * twice / (1 + np.exp(-twice)), rtol=1e-5, atol=1e-6)
+    # Threads that had taken a part each would have to wait for one another before the last linear.
+    assert program.n_barriers == 0
 
 
 def test_runs_that_do_not_fit_are_refused() -> None:

@@ -291,6 +291,7 @@ int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int6
     if (overlap(x.shared, x.n_bytes, arena_ + y, queries.n_bytes))
       throw std::invalid_argument("attention: y overlaps an input");
   }
+  place(y, max_tokens_, heads * d, "y");  // an error before anything is recorded
   begin_step();
   add_attention(shape, isa, queries, y, threads);
   return n_steps_ - 1;
@@ -319,6 +320,7 @@ int Program::mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_
       throw std::invalid_argument("mla_attention: y overlaps an input");
     }
   }
+  place(y, max_tokens_, heads * kv_lora, "y");
   begin_step();
   add_attention(shape, isa, queries, y, threads);
   return n_steps_ - 1;

@@ -174,12 +174,14 @@ int Program::head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_
     }
   }
   const int64_t n = w[0].n, k = w[0].k;
+  if (n < 1) throw std::invalid_argument("head_linear: matrices of 0 rows");
   if (tail < 0 || tail > arena_bytes_) throw std::invalid_argument("head_linear: tail is " + std::to_string(tail));
   const int64_t x_head = k + tail, y_head = n + tail;
   const Operand in = value(x, max_tokens_, heads * x_head, "x");
-  const Operand out = shared_output(y, max_tokens_, heads * y_head, "y");
-  if (overlap(in.shared, in.n_bytes, out.shared, out.n_bytes))
+  const Operand at = place(y, max_tokens_, heads * y_head, "y");
+  if (overlap(in.shared, in.n_bytes, at.shared, at.n_bytes))
     throw std::invalid_argument("head_linear: x and y overlap");
+  const Operand out = shared_output(y, max_tokens_, heads * y_head, "y");
   begin_step();
   const bool quantise = quantised(w[0].format);
   // Each thread quantises the heads of its share for itself: they are its own but for the two at the ends.

@@ -147,6 +147,7 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
       throw std::invalid_argument("moe_experts: y overlaps an input");
     }
   }
+  place(y, max_tokens_, k, "y");  // an error before anything is recorded
   begin_step();
   const bool quantise_x = quantised(gate[0].format) || quantised(up[0].format), quantise_h = quantised(down[0].format);
   const bool float_x = !quantised(gate[0].format) || !quantised(up[0].format);
@@ -218,6 +219,8 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
       [=, &ops, &table, gate = std::move(gate), up = std::move(up)](const Lane& lane, const RunState&) {
         const Plan plan = plan_of(lane.thread);
         const Activation all_rows = one_token ? ref.at(lane.thread) : rows;
+        // One token has one row: an expert that is chosen twice (logits of NaN do that) reads it twice.
+        const int64_t most = one_token ? 1 : kBlockTokens;
         const int64_t units = (n + kUnitColumns - 1) / kUnitColumns;
         const auto unit_cost = [&](int64_t e) { return plan.count(e) > 0 ? plan.count(e) + kStreamTokens : 0; };
         int64_t total = 0;
@@ -240,8 +243,8 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
           for (int64_t c = c0; c < c1; c += kBlockColumns) {
             const int64_t columns = std::min(kBlockColumns, c1 - c);
             const int64_t tile0 = c / kTileRows, tile1 = (c + columns + kTileRows - 1) / kTileRows;
-            for (int64_t p = plan.begin[e]; p < plan.begin[e + 1]; p += kBlockTokens) {
-              const int64_t tokens = std::min<int64_t>(kBlockTokens, plan.begin[e + 1] - p);
+            for (int64_t p = plan.begin[e]; p < plan.begin[e + 1]; p += most) {
+              const int64_t tokens = std::min(most, plan.begin[e + 1] - p);
               const Activation a = rows_from(all_rows, one_token ? 0 : p);
               table.matmul[static_cast<int>(wg.format)](wg, a, tokens, tile0, tile1, nullptr, g - c, kBlockColumns);
               table.matmul[static_cast<int>(wu.format)](wu, a, tokens, tile0, tile1, nullptr, u - c, kBlockColumns);

@@ -62,7 +62,8 @@ int Program::silu_mul(Isa isa, int64_t gate, int64_t up, int64_t y, int64_t n, i
   const OpTable& table = op_table(isa);
   // Each thread takes the columns that its own tiles of gate and up made: no barrier before, and none of the
   // exponentials twice.
-  const Split made = hazards_.written(g.shared, g.n_bytes);
+  // A replicated value is not what was written there.
+  const Split made = g.replicated() || u.replicated() ? Split{} : hazards_.written(g.shared, g.n_bytes);
   const bool in_place_apart = (y == gate || !overlap(g.shared, g.n_bytes, arena_ + y, g.n_bytes)) &&
                               (y == up || !overlap(u.shared, u.n_bytes, arena_ + y, u.n_bytes));
   if (made.kind == Split::columns && made == hazards_.written(u.shared, u.n_bytes) && made.threads == threads &&
