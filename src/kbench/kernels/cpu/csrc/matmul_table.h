@@ -25,8 +25,6 @@ struct Activation {
   float* sum = nullptr;
   int planes = 1;
   int64_t ldq = 0;  // elements from one row of q to the next; 0: k. Only quantising a slice of a row needs it.
-
-  int64_t q_stride() const { return ldq == 0 ? k : ldq; }
 };
 
 // Writes the quantised form of rows [token_begin, token_end) of `a`. k is a multiple of 32.

@@ -39,7 +39,7 @@ void quantize_block(float* x, int8_t* q, float* scale, float* sum) {
 }  // namespace
 
 void quantize_scalar(const Activation& a, int64_t token_begin, int64_t token_end) {
-  const int64_t blocks = a.q_stride() / kBlock;
+  const int64_t blocks = (a.ldq == 0 ? a.k : a.ldq) / kBlock;
   for (int64_t t = token_begin; t < token_end; ++t) {
     for (int64_t block = 0; block < a.k / kBlock; ++block) {
       float rest[kBlock];
