@@ -41,3 +41,17 @@ def test_the_thread_count_is_put_back() -> None:
     before = torch.get_num_threads()
     item.run(case.call, item.prepare(case.call.problem, case.weights), case.inputs, case.state, before + 1)
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_of_a_read_only_file_warn_of_nothing() -> None:
+    item = TorchImplementation("f32")
+    case = example(Problem.make("linear", quant="F32", n=4, k=8, tokens=1), np.random.default_rng(0))
+    for weight in case.weights:
+        weight.raw.flags.writeable = False
+    torch.set_warn_always(True)  # else torch warns once a process, perhaps before this test
+    try:
+        prepared = item.prepare(case.call.problem, case.weights)
+    finally:
+        torch.set_warn_always(False)
+    assert prepared.n_bytes == 4 * 8 * 4

@@ -98,9 +98,9 @@ class TorchImplementation:
             # By slices of about 16 MB in float32: the float32 copy of a whole layer's experts would be 15 GB.
             step = max(1, (4 << 20) // weight.shape[0])
             for start in range(0, len(out), step):
-                out[start : start + step] = torch.from_numpy(
-                    dequantize(raw[start : start + step], weight.quant, weight.shape[0])
-                )
+                values = dequantize(raw[start : start + step], weight.quant, weight.shape[0])
+                # Unquantised values are a view of the read-only file, which torch warns about: those are copied.
+                out[start : start + step] = torch.from_numpy(np.require(values, requirements="W"))
             tensors.append(out.reshape(*weight.shape[::-1]))
         return TorchWeights(tuple(tensors))
 
