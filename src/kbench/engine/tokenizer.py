@@ -24,6 +24,9 @@ _END_OF_TURN = (
     "<｜end▁of▁sentence｜>", "</s>",
 )  # fmt: skip
 
+# The longest known are runs of some hundred spaces; finding a piece's merges is quadratic in its length.
+MAX_TOKEN_CHARS = 4096
+
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "▁"
 
@@ -55,6 +58,11 @@ class Tokenizer:
         """
         self._metadata = metadata
         tokens = self._list("tokens", str, required=True)
+        longest = max(map(len, tokens))
+        if longest > MAX_TOKEN_CHARS:
+            raise CorruptFile(
+                f"a token of {longest} characters", where="tokenizer.ggml.tokens", accepted=f"at most {MAX_TOKEN_CHARS}"
+            )
         self.n_vocab = len(tokens)
         self._types = self._list("token_type", int) or [_NORMAL] * self.n_vocab
         if len(self._types) != self.n_vocab:
@@ -95,7 +103,10 @@ class Tokenizer:
             return []
         if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
             raise CorruptFile(f"found {type(values).__name__}", where=where, accepted=f"a list of {kind.__name__}")
-        result = [v if isinstance(v, kind) else kind(v) for v in values]
+        try:
+            result = [v if isinstance(v, kind) else kind(v) for v in values]
+        except (ValueError, OverflowError, TypeError) as error:
+            raise CorruptFile(str(error)[:100], where=where, accepted=f"a list of {kind.__name__}") from None
         if required and not result:
             raise CorruptFile("an empty list", where=where)
         return result
