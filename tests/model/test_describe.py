@@ -77,6 +77,7 @@ def change(
         ({"llama.rope.dimension_count": 32}, "llama.rope.dimension_count", "a part of the head"),
         ({"llama.rope.freq_base": float("nan")}, "llama.rope.freq_base", "found nan"),
         ({"llama.rope.freq_base": 0.0}, "llama.rope.freq_base", "found 0.0"),
+        ({"llama.rope.freq_base": 1.0}, "llama.rope.freq_base", "above 1"),
         ({"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type", "longrope"),
         ({"llama.rope.scaling.type": 3}, "llama.rope.scaling.type", "found 3"),
         ({"llama.attention.layer_norm_rms_epsilon": float("inf")}, "rms_epsilon", "found inf"),

@@ -158,10 +158,13 @@ def _rope(meta: Metadata, entry: Architecture, head_dim: int, gguf: GgufFile) ->
     # scale queries and keys by 1 + 0.1 ln(factor), which is a ratio to mscale_all_dim = 0.
     slope = meta.number("rope.scaling.yarn_log_multiplier", YARN_LOG_SLOPE)
     mscale, mscale_all_dim = (slope / YARN_LOG_SLOPE,) * 2 if entry.mla else (1.0, 0.0)
+    freq_base = meta.number("rope.freq_base", 10000.0)
+    if freq_base <= 1.0:  # every pair would turn at one speed, and YaRN divides by the logarithm
+        meta.fail("rope.freq_base", f"found {freq_base:g}", "a number above 1")
     return {
         "mode": entry.rope_mode,
         "head_dim": head_dim,
-        "freq_base": meta.number("rope.freq_base", 10000.0),
+        "freq_base": freq_base,
         "scaling": scaling,
         "factor": factor,
         "original_context": meta.integer("rope.scaling.original_context_length", meta.integer("context_length")),
