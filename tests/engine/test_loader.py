@@ -240,3 +240,8 @@ def test_a_control_groups_limit_counts(tmp_path: Path, files: dict[str, str]) ->
 
 def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> None:
     assert available_bytes(tmp_path) > 1 << 20
+
+
+def test_a_model_without_weights_is_planned_not_run() -> None:
+    with pytest.raises(UserError, match="kbench tune DeepSeek-V2-Chat"):
+        load_model("DeepSeek-V2-Chat")

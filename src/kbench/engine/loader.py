@@ -27,7 +27,7 @@ from kbench.core import (
     format_bytes,
 )
 from kbench.kernels import best, implementation
-from kbench.model import ModelDescriptor, build_tree, describe_gguf, lower, open_gguf, plan_arena
+from kbench.model import ModelDescriptor, build_tree, describe_gguf, embedded_names, lower, open_gguf, plan_arena
 from kbench.rules import RuleSet, assign
 
 from .chat_template import ChatTemplate
@@ -84,6 +84,13 @@ def load_model(
         OverBudget: weights, cache and workspace exceed the memory that is free; by how much. Nothing was loaded.
     """
     kv_dtype(kv)
+    if not Path(path).exists() and str(path).lower() in embedded_names():
+        raise UserError(
+            "this model is known by description only; running needs its weights",
+            where=str(path),
+            accepted="a .gguf file",
+            todo=f"plan it with: kbench tune {path}",
+        )
     gguf = open_gguf(path)
     descriptor = describe_gguf(gguf)
     if descriptor.mla is not None or descriptor.moe is not None:
