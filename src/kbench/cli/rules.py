@@ -118,24 +118,31 @@ def _print_rows(rows: list[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("module", "rule", "operator", "decode", "prefill", "out", "threads"):
-        table.add_column(name, overflow="fold")
-    table.add_column("weights", justify="right")
+    lines = []
     for row in rows:
         p = row.placement
         rule = "default" if row.line is None else f"line {row.line}"
-        cells = (
-            row.module or "(root)",
-            f"{rule} (below {row.above})" if row.above else rule,
-            row.operator.rpartition(".")[2],
-            f"{p.generate_device} {p.generate_op}",
-            f"{p.prefill_device} {p.prefill_op}",
-            "" if p.out_device is None else str(p.out_device),
-            "" if p.threads is None else str(p.threads),
-            format_bytes(row.n_bytes) if row.n_bytes else "",
+        lines.append(
+            {
+                "module": row.module or "(root)",
+                "rule": f"{rule} (below {row.above})" if row.above else rule,
+                "operator": row.operator.rpartition(".")[2],
+                "decode": f"{p.generate_device} {p.generate_op}",
+                "prefill": f"{p.prefill_device} {p.prefill_op}",
+                "out": "" if p.out_device is None else str(p.out_device),
+                "threads": "" if p.threads is None else str(p.threads),
+                "weights": format_bytes(row.n_bytes) if row.n_bytes else "",
+            }
         )
-        table.add_row(*(Text(shown(cell)) for cell in cells))  # names from the file are no markup
+    # Long names need the room: phases that agree everywhere share a column, and empty columns go.
+    alike = all(line["decode"] == line["prefill"] for line in lines)
+    names = [name for name in lines[0] if any(line[name] for line in lines) and not (alike and name == "prefill")]
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        title = "decode, prefill" if alike and name == "decode" else name
+        table.add_column(title, overflow="fold", justify="right" if name == "weights" else "left")
+    for line in lines:
+        table.add_row(*(Text(shown(line[name])) for name in names))  # names from the file are no markup
     stdout_console().print(table)
 
 
