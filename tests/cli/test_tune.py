@@ -140,3 +140,13 @@ def test_no_traceback_reaches_a_user(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=120)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+def test_a_busy_machine_is_told(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy:
+        def warnings(self) -> tuple[str, ...]:
+            return ("other processes used 46% of the CPU time",)
+
+    monkeypatch.setattr(tune_module, "Guard", Busy)
+    text = run("deepseek-v2-lite-chat", "--vram", "6G", "--dram", "24G").stdout
+    assert "while measuring: other processes used 46% of the CPU time" in text

@@ -13,7 +13,7 @@ from typing import Any
 
 from kbench import __version__
 from kbench.core import CPU, CheckBroken, Phase, Placement, UserError, format_bytes
-from kbench.measure import Host, host
+from kbench.measure import Guard, Host, host
 from kbench.model import ModelDescriptor, load_descriptor
 from kbench.results import Record, Store
 from kbench.rules import assign, emit, load_rules, write_rules
@@ -75,6 +75,7 @@ def tune(
     plan = _plan(request)
     available, profile = budgets(request, machine)
     counts = thread_counts(machine.usable_cpus, request.threads)
+    guard = Guard()
     tell("measuring the machine's ceilings", 0, 1)
     roof = measured_roof(store, counts)
     records = _measure(plan, counts, store, tell, fresh=not request.remeasure)
@@ -83,7 +84,9 @@ def tune(
     tell("placing", 0, 1)
     costs = CostModel(records, threads=counts, profile=profile, roof=roof)
     placed = place(plan, costs, available, profile)
-    return _conclude(request, plan, placed, machine, store, load_session, tell, started)
+    report = _conclude(request, plan, placed, machine, store, load_session, tell, started)
+    report.fields["notes"] += [f"while measuring: {warning}" for warning in guard.warnings()]
+    return report
 
 
 def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[int]) -> TuneReport:
