@@ -85,8 +85,8 @@ def tune(
     costs = CostModel(records, threads=counts, profile=profile, roof=roof)
     placed = place(plan, costs, available, profile)
     report = _conclude(request, plan, placed, machine, store, load_session, tell, started)
-    report.fields["notes"] += [f"while measuring: {warning}" for warning in guard.warnings()]
-    return report
+    disturbed = [f"while measuring: {warning}" for warning in guard.warnings()]
+    return replace(report, fields={**report.fields, "notes": [*report.fields["notes"], *disturbed]})
 
 
 def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[int]) -> TuneReport:
