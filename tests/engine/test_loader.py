@@ -245,3 +245,15 @@ def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> No
 def test_a_model_without_weights_is_planned_not_run() -> None:
     with pytest.raises(UserError, match="kbench tune DeepSeek-V2-Chat"):
         load_model("DeepSeek-V2-Chat")
+
+
+@pytest.mark.parametrize(
+    ("block", "complaint"),
+    [
+        ({"activation_planes": 3}, "activation_planes is 3 · accepted: 1, 2"),
+        ({"activation_plans": 1}, "did you mean activation_planes"),
+    ],
+)
+def test_kernel_parameters_that_no_kernel_has(tiny_gguf: Any, block: dict[str, int], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        load_model(tiny_gguf, default=Placement(generate_op="cpu.scalar", prefill_op="cpu.scalar", block=block))

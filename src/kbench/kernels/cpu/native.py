@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbench.core import OpCall, Problem, Unsupported, quant
+from kbench.core import OpCall, Problem, Unsupported, UserError, did_you_mean, quant
 
 from ..implementation import YES, AnyArray, Cache, FloatArray, StepState, Support, WeightData
 from ..reference import dequantize
@@ -102,7 +102,7 @@ class NativeImplementation:
         if emitter is None:
             raise Unsupported(f"{self.name} has no kernel for {call.op}")
         threads = min(call.threads or 0, program.threads)
-        program.activation_planes = call.block.get("activation_planes", DEFAULT_ACTIVATION_PLANES)
+        program.activation_planes = _activation_planes(call)
         return emitter(program, self.isa, call, prepared.items, offsets, caches, threads)
 
     def run(
@@ -130,6 +130,20 @@ class NativeImplementation:
                 prepared.calls.pop(next(iter(prepared.calls)))
             prepared.calls[key] = found
         return found
+
+
+def _activation_planes(call: OpCall) -> int:
+    """The call's kernel parameter, after a check of all of them: they come from rule files."""
+    for name in call.block:
+        if name != "activation_planes":
+            hint = did_you_mean(name, ["activation_planes"])
+            raise UserError(
+                f"unknown kernel parameter {name!r}", where=call.module, accepted="activation_planes", todo=hint
+            )
+    planes = call.block.get("activation_planes", DEFAULT_ACTIVATION_PLANES)
+    if planes not in (1, 2):
+        raise UserError(f"activation_planes is {planes}", where=call.module, accepted="1, 2")
+    return planes
 
 
 def implementations() -> tuple[NativeImplementation, ...]:
