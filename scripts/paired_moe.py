@@ -1,0 +1,262 @@
+"""Times kbench's MoE layer against kt-kernel's on the same GGUF blocks, in pairs.
+
+    pip install --no-deps kt-kernel
+    python scripts/paired_moe.py --tokens 1 --experts 160
+    python scripts/paired_moe.py --tokens 512 --experts 64
+
+Each side lives in a process of its own, makes the same weights from the same seed (Q4_K gate and up, Q6_K down unless
+`--quants` says otherwise), and is stopped while it is not its turn, so that threads which spin while they wait disturb
+nobody. The sides take turns in the order ABBA. A turn is a round over the experts: calls of one token take the next
+top_k of a shuffled deck, so that an expert comes again only when all others have been read and its weights come from
+memory; a call of more tokens than that uses all experts anyway and is a turn by itself. The first turn of each side is
+thrown away. Before any timing both sides' outputs are compared with the float64 result of the dequantised weights; a
+side that is wrong ends the program.
+
+kt-kernel runs as its own GGUF wrapper sets it up (`MOE`, bfloat16 in and out), driven through submit and sync. Its
+submitting thread spins, so the number of worker threads that is best on a machine is not obvious: each of
+`--peer-threads` is tried, and the pairs are run with the fastest.
+
+Printed: seconds a call, GB/s of packed (kbench) and GGUF (kt-kernel) weights, GFLOP/s, and the median over pairs of the
+ratio of seconds (kt-kernel / kbench) with the order-statistic interval that covers the true median with >= 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from paired_engines import median_interval
+
+from kbench.core import Problem
+from kbench.kernels import WeightData, dequantize, example_weights
+
+# Of the norm of the right output. Rounding activations to int8 with one scale for 256 of them, twice in a row, as
+# kt-kernel does, leaves 2 %; a wrong scale, nibble or expert tens of percent.
+MAX_ERROR = 0.05
+CHECKED_TOKENS = 4
+
+Call = Callable[[int], None]  # runs round i
+
+
+class Layer:
+    """The problem, its weights and its inputs: the same options give the same in every process."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        gate, up, down = options.quants.split(",")
+        k, n = (int(v) for v in options.shape.split("x"))
+        self.tokens, self.experts, self.top_k, self.n, self.k = options.tokens, options.experts, options.top_k, n, k
+        self.problem: Problem = Problem.parse(
+            f"moe_experts(experts={self.experts},top_k={self.top_k},n={n},k={k},quant_gate={gate},quant_up={up},"
+            f"quant_down={down},tokens={self.tokens})"
+        )
+        rng = np.random.default_rng(0)
+        self.weights: Sequence[WeightData] = example_weights(self.problem, rng)
+        x = rng.standard_normal((self.tokens, k), dtype=np.float32)
+        # bfloat16 is what kt-kernel takes: numbers that both can hold.
+        self.x = (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+        self.scores = rng.uniform(0.05, 1.0, (self.tokens, self.top_k)).astype(np.float32)
+        used = self.tokens * self.top_k
+        if used > self.experts:
+            self.ids = [np.argsort(rng.random((self.tokens, self.experts)), axis=-1)[:, : self.top_k].astype(np.int32)]
+        else:
+            deck = rng.permutation(self.experts).astype(np.int32)[: self.experts // used * used]
+            self.ids = [np.ascontiguousarray(part) for part in deck.reshape(-1, self.tokens, self.top_k)]
+
+    def expert(self, index: int, expert: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        weight = self.weights[index]
+        size = weight.raw.size // self.experts
+        raw = weight.raw[expert * size : (expert + 1) * size]
+        return dequantize(raw, weight.quant, weight.shape[0]).reshape(-1, weight.shape[0]).astype(np.float64)
+
+    def error(self, y: np.ndarray[Any, Any]) -> float:
+        """Of round 0's output, relative to its norm, on a few tokens."""
+        worst = 0.0
+        for t in np.unique(np.linspace(0, self.tokens - 1, min(self.tokens, CHECKED_TOKENS)).astype(int)):
+            x, truth = self.x[t].astype(np.float64), np.zeros(self.k)
+            for expert, score in zip(self.ids[0][t], self.scores[t], strict=True):
+                gate, up = self.expert(0, expert) @ x, self.expert(1, expert) @ x
+                truth += float(score) * (self.expert(2, expert) @ (gate / (1 + np.exp(-gate)) * up))
+            worst = max(worst, float(np.linalg.norm(y[t] - truth) / np.linalg.norm(truth)))
+        return worst
+
+
+def kbench_side(options: argparse.Namespace, layer: Layer) -> tuple[Call, Callable[[], Any], int]:
+    import dataclasses
+
+    from kbench.core import CPU
+    from kbench.kernels import StepState, best, example, implementation
+
+    name = options.implementation or best(layer.problem, CPU)
+    item = implementation(name)
+    block = {key: int(value) for key, value in (part.split("=") for part in options.block)}
+    case = example(layer.problem, np.random.default_rng(0), weights=layer.weights)
+    call = dataclasses.replace(case.call, implementation=name, block=block)
+    state = StepState(np.zeros(layer.tokens, np.int32))
+    prepared = item.prepare(layer.problem, layer.weights)
+    # One recorded call a round: what differs is the ids, so that a turn is nothing but steps.
+    calls = []
+    for ids in layer.ids:
+        one = item.recorded(dataclasses.replace(call), prepared, state, options.threads)
+        prepared.calls.clear()
+        one.write((layer.x, ids, layer.scores), state)
+        calls.append(one)
+    print(f"kbench: {name}, {block or 'default parameters'}", file=sys.stderr)
+    return lambda i: calls[i].step(), lambda: calls[0].read()[0], prepared.n_bytes
+
+
+def kt_kernel_side(options: argparse.Namespace, layer: Layer) -> tuple[Call, Callable[[], Any], int]:
+    import kt_kernel
+    import torch
+    from gguf import GGMLQuantizationType
+
+    native = kt_kernel.kt_kernel_ext
+    pool = native.WorkerPoolConfig()
+    pool.subpool_count, pool.subpool_numa_map, pool.subpool_thread_count = 1, [0], [options.threads]
+    engine = native.CPUInfer(pool)
+    mask = torch.zeros(layer.experts, dtype=torch.bool)
+    config = native.moe.MOEConfig(layer.experts, layer.top_k, layer.k, layer.n, mask.data_ptr())
+    # As kt_kernel/utils/llamafile.py does.
+    config.layer_idx, config.pool = 0, engine.backend_
+    config.m_block, config.group_min_len = 32, 10
+    config.max_len = config.group_max_len = max(layer.tokens, 32)
+    for name, weight in zip(("gate", "up", "down"), layer.weights, strict=True):
+        setattr(config, f"{name}_proj", weight.raw.ctypes.data)
+        setattr(config, f"{name}_type", GGMLQuantizationType[weight.quant].value)
+    config.hidden_type = native.kvcache.ggml_type.BF16
+    moe = native.moe.MOE(config)
+    identity = torch.arange(layer.experts, dtype=torch.int32)
+    engine.submit(moe.load_weights_task(identity.data_ptr()))
+    engine.sync()
+    count = torch.tensor([layer.tokens], dtype=torch.int32)
+    ids = [torch.from_numpy(each.astype(np.int64)) for each in layer.ids]
+    scores, x = torch.from_numpy(layer.scores), torch.from_numpy(layer.x).to(torch.bfloat16)
+    y = torch.zeros_like(x)
+
+    def call(i: int) -> None:
+        task = moe.forward_task(
+            count.data_ptr(), layer.top_k, ids[i].data_ptr(), scores.data_ptr(), x.data_ptr(), y.data_ptr(), False
+        )
+        engine.submit(task)
+        engine.sync()
+
+    print(f"kt-kernel {kt_kernel.__version__}: variant {kt_kernel.__cpu_variant__}", file=sys.stderr)
+    kept = (engine, moe, config, mask, identity)
+    return call, lambda: (y.float().numpy(), kept)[0], sum(weight.raw.size for weight in layer.weights)
+
+
+def serve(options: argparse.Namespace) -> None:
+    layer = Layer(options)
+    call, output, n_bytes = {"kbench": kbench_side, "kt-kernel": kt_kernel_side}[options.serve](options, layer)
+    call(0)
+    print(json.dumps({"error": layer.error(output()), "bytes": n_bytes / layer.experts}), flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        for i in range(len(layer.ids)):
+            call(i)
+        print(json.dumps((time.perf_counter() - start) / len(layer.ids)), flush=True)
+
+
+class Side:
+    """A side's process, stopped but during its turns."""
+
+    def __init__(self, name: str, threads: int, arguments: Sequence[str]) -> None:
+        command = [sys.executable, __file__, *arguments, "--serve", name, "--threads", str(threads)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        first = self._answer()
+        self.error, self.expert_bytes = first["error"], first["bytes"]
+        print(f"{name}, {threads} threads: off by {self.error:.2%} of the output's norm", flush=True)
+        if not self.error <= MAX_ERROR:
+            sys.exit(f"{name} is wrong: {self.error:.2%}, accepted {MAX_ERROR:.0%}")
+        self._process.send_signal(signal.SIGSTOP)
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        while line := self._process.stdout.readline():
+            try:
+                return json.loads(line)
+            except ValueError:  # kt-kernel prints about itself
+                continue
+        sys.exit("a side did not start or died; its messages are above")
+
+    def turn(self) -> float:
+        """Seconds a call."""
+        self._process.send_signal(signal.SIGCONT)
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        seconds = float(self._answer())
+        self._process.send_signal(signal.SIGSTOP)
+        return seconds
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=1)
+    parser.add_argument("--experts", type=int, default=160)
+    parser.add_argument("--top-k", type=int, default=6)
+    parser.add_argument("--shape", default="5120x1536", help="hidden x expert width")
+    parser.add_argument("--quants", default="Q4_K,Q4_K,Q6_K", help="of gate, up and down")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--peer-threads", default="1,2,3", help="worker threads of kt-kernel to try")
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--implementation", help="default: the best that runs here")
+    parser.add_argument("--block", action="append", default=[], help="kernel parameter name=value of kbench")
+    parser.add_argument("--alone", action="store_true", help="kbench's side only")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options)
+        return
+
+    arguments = sys.argv[1:]
+    flops = 6.0 * options.tokens * options.top_k * np.prod([int(v) for v in options.shape.split("x")])
+    ours = Side("kbench", options.threads, arguments)
+    ours.turn()
+
+    def describe(side: Side, seconds: Sequence[float]) -> str:
+        middle = statistics.median(seconds)
+        read = min(options.tokens * options.top_k, options.experts) * side.expert_bytes / middle / 1e9
+        return f"{middle * 1e3:9.2f} ms  {read:6.1f} GB/s  {flops / middle / 1e9:6.0f} GFLOP/s"
+
+    if options.alone:
+        print("kbench   ", describe(ours, [ours.turn() for _ in range(2 * options.pairs)]))
+        ours.close()
+        return
+    tried: dict[int, float] = {}
+    for threads in (int(v) for v in options.peer_threads.split(",")):
+        side = Side("kt-kernel", threads, arguments)
+        side.turn()
+        tried[threads] = statistics.median(side.turn() for _ in range(3))
+        print(f"  {tried[threads] * 1e3:.2f} ms a call", flush=True)
+        side.close()
+    threads = min(tried, key=lambda count: tried[count])
+    theirs = Side("kt-kernel", threads, arguments)
+    theirs.turn()
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for pair in range(options.pairs):
+        for which in (0, 1) if pair % 2 == 0 else (1, 0):
+            seconds[which].append((ours, theirs)[which].turn())
+    ratios = [b / a for a, b in zip(*seconds, strict=True)]
+    low, high = median_interval(ratios)
+    print(f"kbench     {describe(ours, seconds[0])}  {options.threads} threads")
+    print(f"kt-kernel  {describe(theirs, seconds[1])}  {threads} worker threads")
+    print(f"ratio {statistics.median(ratios):.2f} [{low:.2f}, {high:.2f}] of seconds, {options.pairs} pairs")
+    ours.close()
+    theirs.close()
+
+
+if __name__ == "__main__":
+    main()
