@@ -35,7 +35,7 @@ def build_and_run(folder: Path, isa: str, flags: list[str]) -> None:
     assert len(sources) > 4
     unit = folder / f"{isa}.cpp"
     unit.write_text("".join(f'#include "{source}"\n' for source in sources))
-    plain = [CSRC / "matrix.cpp", CSRC / "pack.cpp", *sorted((CSRC / "scalar").glob("matmul*.cpp"))]
+    plain = [CSRC / "matrix.cpp", *sorted(CSRC.glob("pack*.cpp")), *sorted((CSRC / "scalar").glob("matmul*.cpp"))]
     plain += [CSRC / "scalar" / "quantize.cpp", ROOT / "tests" / "native" / "matmul_check.cpp"]
     common = [compiler, "-std=c++17", "-O0", "-w", "-ffp-contract=off", f"-I{CSRC}"]
     define = f"-DKBENCH_FILL=fill_matmul_table_{isa}"

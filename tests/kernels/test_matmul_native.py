@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from kbench.kernels.cpu import _native
 
-BLOCK = {"F32": 1, "F16": 1, "BF16": 1, "Q4_0": 32, "Q4_1": 32, "Q8_0": 32, "Q4_K": 256, "Q6_K": 256}
+BLOCK = {
+    "F32": 1, "F16": 1, "BF16": 1, "Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32, "Q8_0": 32, "IQ4_NL": 32,
+    "MXFP4": 32, "Q2_K": 256, "Q3_K": 256, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "IQ4_XS": 256,
+}  # fmt: skip
+# Types without a quantizer in the package, and where their blocks keep float16 scales: any other bytes are valid.
+SCALES = {"Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0]}
 FLOATS = [name for name, block in BLOCK.items() if block == 1]
 ISAS = [name for name, missing in _native.isas() if not missing]
 EPS = 2.0**-24  # half a unit in the last place of float32: the error of one rounding
@@ -27,12 +32,11 @@ def random_bytes(quant: str, n: int, k: int, seed: int = 0) -> NDArray[np.uint8]
     """GGUF bytes of an n x k matrix. Each row has its own magnitude, so that mixed-up rows show."""
     rng = np.random.default_rng(seed)
     weights = (rng.standard_normal((n, k)) * np.exp(rng.uniform(-2, 2, (n, 1)))).astype(np.float32)
-    if quant not in ("Q4_K", "Q6_K"):
+    if quant not in SCALES:
         return gguf.quants.quantize(weights, type_of(quant)).view(np.uint8).reshape(-1)
-    # No quantizer in the package: any bytes are a valid block once their float16 scales are finite.
-    offsets = [0, 2] if quant == "Q4_K" else [208]
-    blocks = rng.integers(0, 256, (n * k // 256, gguf.GGML_QUANT_SIZES[type_of(quant)][1]), dtype=np.uint8)
-    for offset in offsets:
+    block, size = gguf.GGML_QUANT_SIZES[type_of(quant)]
+    blocks = rng.integers(0, 256, (n * k // block, size), dtype=np.uint8)
+    for offset in SCALES[quant]:
         scales = rng.uniform(-0.02, 0.02, len(blocks)).astype(np.float16)
         blocks[:, offset : offset + 2] = scales[:, None].view(np.uint8)
     return blocks.reshape(-1)
@@ -155,13 +159,13 @@ def test_bias(isa: str, quant: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("quant", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("quant", [quant for quant in BLOCK if quant not in FLOATS])
 def test_a_long_row_and_extreme_quants(isa: str, quant: str) -> None:
     """All bits of the quants set and activations at +-127: the largest integer sums a block can have."""
     n, k = 16, 1024
     raw = random_bytes(quant, n, k).reshape(n * k // BLOCK[quant], -1).copy()
-    start = {"Q4_0": 2, "Q4_1": 4, "Q8_0": 2, "Q4_K": 4, "Q6_K": 0}[quant]
-    stop = 208 if quant == "Q6_K" else raw.shape[1]
+    start = {"Q2_K": 0, "Q3_K": 0, "Q6_K": 0, "MXFP4": 1, "Q4_1": 4, "Q5_1": 4, "Q4_K": 4, "Q5_K": 4}.get(quant, 2)
+    stop = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208}.get(quant, raw.shape[1])
     for fill in (0xFF, 0x80, 0x00):
         raw[:, start:stop] = fill
         packed = _native.pack(quant, raw.reshape(-1), n, k)
@@ -182,7 +186,7 @@ def test_rows_unpack_to_exactly_what_gguf_says(quant: str) -> None:
         rows = _native.pack(quant, raw, n, k).unpack_rows(ids)
         expected = dequantize(quant, raw, n, k)[ids]
         assert rows.dtype == np.float32
-        np.testing.assert_array_equal(rows, expected)
+        np.testing.assert_array_equal(rows.view(np.uint32), expected.view(np.uint32))  # the sign of a zero, too
 
 
 @pytest.mark.parametrize("quant", ["F16", "BF16", "Q8_0"])
@@ -200,6 +204,16 @@ def test_every_16_bit_pattern_unpacks_exactly(quant: str) -> None:
     with np.errstate(invalid="ignore"):
         expected = dequantize(quant, raw.reshape(-1), n, k)
     np.testing.assert_array_equal(packed.unpack_rows(np.arange(n, dtype=np.int32)), expected)
+
+
+def test_every_exponent_and_value_of_mxfp4_unpacks_exactly() -> None:
+    raw = np.empty((256, 17), np.uint8)
+    raw[:, 0] = np.arange(256)
+    raw[:, 1:] = np.arange(16) | np.arange(16)[::-1] << 4
+    with np.errstate(over="ignore"):
+        expected = dequantize("MXFP4", raw.reshape(-1), 256, 32)
+    rows = _native.pack("MXFP4", raw.reshape(-1), 256, 32).unpack_rows(np.arange(256, dtype=np.int32))
+    np.testing.assert_array_equal(rows.view(np.uint32), expected.view(np.uint32))
 
 
 @pytest.mark.parametrize("quant", BLOCK)
@@ -256,15 +270,13 @@ def test_threads_change_nothing(quant: str) -> None:
         np.testing.assert_array_equal(_native.matmul(isa, one, x), _native.matmul(isa, two, x, None, pool))
 
 
-@pytest.mark.parametrize(
-    ("quant", "most"), [("F32", 1), ("F16", 1), ("BF16", 1), ("Q4_0", 1), ("Q4_1", 1), ("Q8_0", 1), ("Q4_K", 1.03)]
-)
-def test_packed_size_is_the_gguf_size(quant: str, most: float) -> None:
-    """Decode is bytes: a packed matrix is read once per token. Q6_K rounds its plane of scales up to a line."""
-    raw = random_bytes(quant, 32, 2048)
-    assert len(raw) <= _native.pack(quant, raw, 32, 2048).n_bytes <= most * len(raw)
-    raw = random_bytes("Q6_K", 32, 1024)
-    assert _native.pack("Q6_K", raw, 32, 1024).n_bytes == len(raw)
+@pytest.mark.parametrize("quant", BLOCK)
+def test_packed_size_is_the_gguf_size(quant: str) -> None:
+    """Decode is bytes: a packed matrix is read once per token. Six-bit scales are widened to eight."""
+    most = {"Q3_K": 1.04, "Q4_K": 1.03, "Q5_K": 1.023, "IQ4_XS": 1.015}.get(quant, 1)
+    # 32768 columns: a plane of scales is whole lines, there is nothing to round up.
+    raw = random_bytes(quant, 16, 32768)
+    assert len(raw) <= _native.pack(quant, raw, 16, 32768).n_bytes <= most * len(raw)
 
 
 def test_an_instruction_set_that_cannot_run_says_why() -> None:

@@ -11,7 +11,10 @@ from kbench.core import OPS, Problem
 from kbench.kernels import Example, accuracy_of, check, dequantize, example, implementations, op_spec, support
 
 RUNNABLE = [item for item in implementations() if item.runnable().ok]
-NATIVE_QUANTS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+NATIVE_QUANTS = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+    "IQ4_XS", "MXFP4",
+)  # fmt: skip
 SIGMOID = {"scoring": "sigmoid", "n_group": 4, "topk_group": 2, "norm_topk_prob": 1, "routed_scaling": 2.5}
 GROUPS = {"scoring": "softmax", "n_group": 4, "topk_group": 2, "norm_topk_prob": 0, "routed_scaling": 16.0}
 YARN = {"scaling": "yarn", "factor": 40.0, "original_context": 4096, "mode": "norm", "head_dim": 24}
@@ -21,7 +24,7 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     *((f"linear(quant={q},n=33,k=512,tokens=1)", {}, False) for q in NATIVE_QUANTS),
     *((f"linear(quant={q},n=50,k=768,tokens=7)", {}, True) for q in NATIVE_QUANTS),
     *((f"linear(quant={q},n=17,k=256,tokens=67)", {}, False) for q in ("Q4_1", "Q4_K", "F16")),
-    *((f"linear(quant={q},n=5,k=256,tokens=2)", {}, False) for q in ("Q5_0", "IQ4_XS", "IQ1_M", "MXFP4", "NVFP4")),
+    *((f"linear(quant={q},n=5,k=256,tokens=2)", {}, False) for q in ("IQ2_XS", "IQ1_M", "NVFP4")),
     ("linear(quant=Q8_0,n=1,k=32,tokens=1)", {}, False),
     ("linear(quant=Q4_0,n=19,k=96,tokens=5)", {}, True),
     ("linear(quant=F32,n=21,k=40,tokens=3)", {}, False),
@@ -50,6 +53,8 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     ("moe_experts(experts=8,top_k=2,n=64,k=96,quant_gate=Q4_0,quant_up=Q4_1,quant_down=Q8_0,tokens=1)", {}, False),
     ("moe_experts(experts=6,top_k=3,n=256,k=512,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q6_K,tokens=1)", {}, False),
     ("moe_experts(experts=4,top_k=2,n=256,k=256,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q6_K,tokens=23)", {}, False),
+    ("moe_experts(experts=5,top_k=2,n=256,k=256,quant_gate=Q3_K,quant_up=Q5_K,quant_down=IQ4_XS,tokens=3)", {}, False),
+    ("moe_experts(experts=5,top_k=2,n=96,k=256,quant_gate=Q2_K,quant_up=MXFP4,quant_down=Q5_0,tokens=4)", {}, False),
     ("head_linear(quant=Q8_0,heads=3,n=33,k=64,tokens=2)", {}, False),
     ("head_linear(quant=F32,heads=2,n=16,k=24,tokens=3)", {}, False),
 ]  # fmt: skip

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from .one_call import OneCall
 
 # Formats that have kernels; every other GGUF type is read by the torch and reference implementations only.
-FORMATS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+FORMATS = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+    "IQ4_XS", "MXFP4",
+)  # fmt: skip
 _KV_TYPES = ("f32", "f16")
 # ``block={"activation_planes": 1 or 2}``: how many int8 planes activations are rounded to before they meet quantised
 # weights. Two carry 15 bits and give the float32 model's text; one is what llama.cpp does, is faster where arithmetic

@@ -27,13 +27,12 @@ using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using NumpyRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
-constexpr const char* kFormatNames[kFormatCount] = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"};
-
 Format format_from_name(const std::string& name) {
   std::string accepted;
   for (int i = 0; i < kFormatCount; ++i) {
-    if (name == kFormatNames[i]) return static_cast<Format>(i);
-    accepted += (i == 0 ? "" : ", ") + std::string(kFormatNames[i]);
+    const Format format = static_cast<Format>(i);
+    if (name == format_name(format)) return format;
+    accepted += (i == 0 ? "" : ", ") + std::string(format_name(format));
   }
   throw std::invalid_argument("no kernel packs format '" + name + "', accepted: " + accepted);
 }
@@ -158,7 +157,7 @@ nb::list isas() {
 void bind_matmul(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<OwnedMatrix>(m, "Matrix", "A weight matrix packed for the kernels: n rows (outputs) of k columns.")
-      .def_prop_ro("format", [](const OwnedMatrix& w) { return kFormatNames[static_cast<int>(w.view().format)]; })
+      .def_prop_ro("format", [](const OwnedMatrix& w) { return format_name(w.view().format); })
       .def_prop_ro("n", [](const OwnedMatrix& w) { return w.view().n; })
       .def_prop_ro("k", [](const OwnedMatrix& w) { return w.view().k; })
       .def_prop_ro("n_bytes", &OwnedMatrix::n_bytes, "Bytes in memory, with rows padded to a multiple of 16.")

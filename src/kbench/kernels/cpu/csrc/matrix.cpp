@@ -8,14 +8,49 @@
 
 namespace kbench {
 
+namespace {
+
+constexpr const char* kNames[kFormatCount] = {"F32",  "F16",  "BF16", "Q4_0", "Q4_1", "Q5_0",   "Q5_1",   "Q8_0",
+                                              "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"};
+
+[[noreturn]] void refuse() { throw std::invalid_argument("not a weight format"); }
+
+int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+template <Format format>
+void unpack_floats(const PackedMatrix& w, int64_t row, float* out) {
+  const uint8_t* tile = w.data + row / kTileRows * w.tile_bytes;
+  for (int64_t column = 0; column < w.k; ++column) out[column] = read_weight<format>(tile, column, row % kTileRows);
+}
+
+template <Format format>
+void unpack_blocks(const PackedMatrix& w, int64_t row, float* out) {
+  const uint8_t* tile = w.data + row / kTileRows * w.tile_bytes;
+  for (int64_t block = 0; block < w.k / kBlock; ++block) {
+    const RowBlock b = read_row_block<format>(tile, w.k, block, row % kTileRows);
+    // Two roundings, as GGUF's dequantisation does: this file is built without contraction to fused operations.
+    float* values = out + block * kBlock;
+    for (int64_t i = 0; i < kBlock; ++i) values[i] = b.scale[i / 16] * static_cast<float>(b.q[i]) + b.offset[i / 16];
+  }
+}
+
+}  // namespace
+
+const char* format_name(Format format) {
+  const int i = static_cast<int>(format);
+  return i >= 0 && i < kFormatCount ? kNames[i] : "?";
+}
+
 int64_t block_elements(Format format) {
   switch (format) {
     case Format::F32: case Format::F16: case Format::BF16: return 1;
-    case Format::Q4_0: case Format::Q4_1: case Format::Q8_0: return kBlock;
-    case Format::Q4_K: case Format::Q6_K: return kSuperBlock;
+    case Format::Q4_0: case Format::Q4_1: case Format::Q5_0: case Format::Q5_1: case Format::Q8_0:
+    case Format::IQ4_NL: case Format::MXFP4: return kBlock;
+    case Format::Q2_K: case Format::Q3_K: case Format::Q4_K: case Format::Q5_K: case Format::Q6_K:
+    case Format::IQ4_XS: return kSuperBlock;
     case Format::kCount: break;
   }
-  throw std::invalid_argument("not a weight format");
+  refuse();
 }
 
 int64_t block_bytes(Format format) {
@@ -24,46 +59,42 @@ int64_t block_bytes(Format format) {
     case Format::F16: case Format::BF16: return 2;
     case Format::Q4_0: return sizeof(BlockQ4_0);
     case Format::Q4_1: return sizeof(BlockQ4_1);
+    case Format::Q5_0: return sizeof(BlockQ5_0);
+    case Format::Q5_1: return sizeof(BlockQ5_1);
     case Format::Q8_0: return sizeof(BlockQ8_0);
+    case Format::Q2_K: return sizeof(BlockQ2_K);
+    case Format::Q3_K: return sizeof(BlockQ3_K);
     case Format::Q4_K: return sizeof(BlockQ4_K);
+    case Format::Q5_K: return sizeof(BlockQ5_K);
     case Format::Q6_K: return sizeof(BlockQ6_K);
+    case Format::IQ4_NL: return sizeof(BlockIQ4_NL);
+    case Format::IQ4_XS: return sizeof(BlockIQ4_XS);
+    case Format::MXFP4: return sizeof(BlockMXFP4);
     case Format::kCount: break;
   }
-  throw std::invalid_argument("not a weight format");
+  refuse();
 }
-
-static int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
 int64_t packed_tile_bytes(Format format, int64_t k) {
   const int64_t blocks = k / kBlock, super_blocks = k / kSuperBlock;
   switch (format) {
     case Format::F32: return k * kLineBytes;
     case Format::F16: case Format::BF16: return whole_lines(k * kHalvesBytes);
-    case Format::Q4_0: return blocks * kNibbleBlockBytes + whole_lines(blocks * kHalvesBytes);
+    case Format::Q4_0: case Format::IQ4_NL: return blocks * kNibbleBlockBytes + whole_lines(blocks * kHalvesBytes);
     case Format::Q4_1: return blocks * kQ4_1BlockBytes;
+    case Format::Q5_0: return blocks * kFiveBitBlockBytes + whole_lines(blocks * kHalvesBytes);
+    case Format::Q5_1: return blocks * kQ5_1BlockBytes;
     case Format::Q8_0: return blocks * kByteBlockBytes + whole_lines(blocks * kHalvesBytes);
+    case Format::Q2_K: return super_blocks * kQ2_KBytes;
+    case Format::Q3_K: return super_blocks * kQ3_KBytes + whole_lines(super_blocks * kHalvesBytes);
     case Format::Q4_K: return super_blocks * kQ4_KBytes;
+    case Format::Q5_K: return super_blocks * kQ5_KBytes;
     case Format::Q6_K: return super_blocks * kQ6_KBytes + whole_lines(super_blocks * kHalvesBytes);
+    case Format::IQ4_XS: return super_blocks * kIQ4_XSBytes + whole_lines(super_blocks * kHalvesBytes);
+    case Format::MXFP4: return blocks * kNibbleBlockBytes + whole_lines(blocks * kExponentsBytes);
     case Format::kCount: break;
   }
-  throw std::invalid_argument("not a weight format");
-}
-
-template <Format format>
-static void unpack_floats(const PackedMatrix& w, int64_t row, float* out) {
-  const uint8_t* tile = w.data + row / kTileRows * w.tile_bytes;
-  for (int64_t column = 0; column < w.k; ++column) out[column] = read_weight<format>(tile, column, row % kTileRows);
-}
-
-template <Format format>
-static void unpack_blocks(const PackedMatrix& w, int64_t row, float* out) {
-  const uint8_t* tile = w.data + row / kTileRows * w.tile_bytes;
-  for (int64_t block = 0; block < w.k / kBlock; ++block) {
-    const RowBlock b = read_row_block<format>(tile, w.k, block, row % kTileRows);
-    // Two roundings, as GGUF's dequantisation does: this file is built without contraction to fused operations.
-    float* values = out + block * kBlock;
-    for (int64_t i = 0; i < kBlock; ++i) values[i] = b.scale[i / 16] * static_cast<float>(b.q[i]) + b.offset;
-  }
+  refuse();
 }
 
 void unpack_row(const PackedMatrix& w, int64_t row, float* out) {
@@ -73,12 +104,20 @@ void unpack_row(const PackedMatrix& w, int64_t row, float* out) {
     case Format::BF16: return unpack_floats<Format::BF16>(w, row, out);
     case Format::Q4_0: return unpack_blocks<Format::Q4_0>(w, row, out);
     case Format::Q4_1: return unpack_blocks<Format::Q4_1>(w, row, out);
+    case Format::Q5_0: return unpack_blocks<Format::Q5_0>(w, row, out);
+    case Format::Q5_1: return unpack_blocks<Format::Q5_1>(w, row, out);
     case Format::Q8_0: return unpack_blocks<Format::Q8_0>(w, row, out);
+    case Format::Q2_K: return unpack_blocks<Format::Q2_K>(w, row, out);
+    case Format::Q3_K: return unpack_blocks<Format::Q3_K>(w, row, out);
     case Format::Q4_K: return unpack_blocks<Format::Q4_K>(w, row, out);
+    case Format::Q5_K: return unpack_blocks<Format::Q5_K>(w, row, out);
     case Format::Q6_K: return unpack_blocks<Format::Q6_K>(w, row, out);
+    case Format::IQ4_NL: return unpack_blocks<Format::IQ4_NL>(w, row, out);
+    case Format::IQ4_XS: return unpack_blocks<Format::IQ4_XS>(w, row, out);
+    case Format::MXFP4: return unpack_blocks<Format::MXFP4>(w, row, out);
     case Format::kCount: break;
   }
-  throw std::invalid_argument("not a weight format");
+  refuse();
 }
 
 }  // namespace kbench

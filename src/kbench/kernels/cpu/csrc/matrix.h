@@ -9,7 +9,9 @@
 
 namespace kbench {
 
-enum class Format : int { F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K, kCount };
+enum class Format : int {
+  F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, kCount
+};
 constexpr int kFormatCount = static_cast<int>(Format::kCount);
 constexpr int64_t kTileRows = 16;
 
@@ -22,6 +24,8 @@ struct PackedMatrix {
   int64_t tiles() const { return (n + kTileRows - 1) / kTileRows; }
 };
 
+// As GGUF spells it.
+const char* format_name(Format format);
 // Elements per GGUF block and bytes per block of `format`.
 int64_t block_elements(Format format);
 int64_t block_bytes(Format format);

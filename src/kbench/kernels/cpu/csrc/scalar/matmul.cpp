@@ -12,7 +12,7 @@ inline void store(const float* values, int64_t rows, const float* bias, float* y
 
 constexpr int64_t kTokens = 8;  // tokens that share one unpacking of a block
 
-// w = scale * q + offset and x ~ scale_x * q_x, summed over the planes of x, so that over a block
+// w = scale * q + offset and x ~ scale_x * q_x, summed over the planes of x, so that over 16 weights
 //   sum w x  ~  scale * scale_x * sum(q * q_x)  +  offset * (scale_x * sum(q_x)).
 template <Format format>
 void multiply_blocks(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
@@ -36,7 +36,9 @@ void multiply_blocks(const PackedMatrix& w, const Activation& a, int64_t tokens,
               for (int j = 0; j < 16; ++j) dot[0] += b.q[j] * q[j];
               for (int j = 16; j < 32; ++j) dot[1] += b.q[j] * q[j];
               const float product = b.scale[0] * static_cast<float>(dot[0]) + b.scale[1] * static_cast<float>(dot[1]);
-              out[t - token][row] += a.scale[at] * product + b.offset * a.sum[at * 2];
+              const float* sum = a.sum + 2 * at;  // of all 32, of the first 16
+              out[t - token][row] +=
+                  a.scale[at] * product + b.offset[1] * sum[0] + (b.offset[0] - b.offset[1]) * sum[1];
             }
           }
         }
@@ -75,9 +77,17 @@ void fill_matmul_table_scalar(MatmulTable& table) {
   table.matmul[static_cast<int>(Format::BF16)] = multiply_floats<Format::BF16>;
   table.matmul[static_cast<int>(Format::Q4_0)] = multiply_blocks<Format::Q4_0>;
   table.matmul[static_cast<int>(Format::Q4_1)] = multiply_blocks<Format::Q4_1>;
+  table.matmul[static_cast<int>(Format::Q5_0)] = multiply_blocks<Format::Q5_0>;
+  table.matmul[static_cast<int>(Format::Q5_1)] = multiply_blocks<Format::Q5_1>;
   table.matmul[static_cast<int>(Format::Q8_0)] = multiply_blocks<Format::Q8_0>;
+  table.matmul[static_cast<int>(Format::Q2_K)] = multiply_blocks<Format::Q2_K>;
+  table.matmul[static_cast<int>(Format::Q3_K)] = multiply_blocks<Format::Q3_K>;
   table.matmul[static_cast<int>(Format::Q4_K)] = multiply_blocks<Format::Q4_K>;
+  table.matmul[static_cast<int>(Format::Q5_K)] = multiply_blocks<Format::Q5_K>;
   table.matmul[static_cast<int>(Format::Q6_K)] = multiply_blocks<Format::Q6_K>;
+  table.matmul[static_cast<int>(Format::IQ4_NL)] = multiply_blocks<Format::IQ4_NL>;
+  table.matmul[static_cast<int>(Format::IQ4_XS)] = multiply_blocks<Format::IQ4_XS>;
+  table.matmul[static_cast<int>(Format::MXFP4)] = multiply_blocks<Format::MXFP4>;
 }
 
 }  // namespace kbench
