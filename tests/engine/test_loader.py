@@ -24,9 +24,9 @@ from kbench.core import (
 from kbench.engine import load_model, loader
 from kbench.engine.memory import available_bytes
 from kbench.engine.weights import WeightStore
-from kbench.kernels import implementations
+from kbench.kernels import block_errors, implementations
 from kbench.model import describe_gguf, lower, open_gguf
-from kbench.rules import load_rules
+from kbench.rules import check, load_rules, read_rules
 
 RUNNABLE = [i.name for i in implementations() if i.runnable().ok]
 REFERENCE = Placement(generate_op="reference", prefill_op="reference")
@@ -257,3 +257,15 @@ def test_a_model_without_weights_is_planned_not_run() -> None:
 def test_kernel_parameters_that_no_kernel_has(tiny_gguf: Any, block: dict[str, int], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         load_model(tiny_gguf, default=Placement(generate_op="cpu.scalar", prefill_op="cpu.scalar", block=block))
+
+
+def test_a_rule_files_kernel_parameters_are_told_with_their_line(tiny_gguf: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    kwargs = "{generate_device: cpu, generate_op: cpu.scalar, block: {activation_planes: 3}}"
+    path.write_text(f"kbench: 1\nrules:\n- match: {{name: lm_head}}\n  replace: {{class: Linear, kwargs: {kwargs}}}\n")
+    told = f"{path}:4: rule 1, replace.kwargs.block.activation_planes · activation_planes is 3 · accepted: 1, 2"
+    with pytest.raises(UserError) as caught:
+        load_model(tiny_gguf, load_rules(path))
+    assert str(caught.value) == told
+    findings = check(read_rules(path), check_block=block_errors)
+    assert [str(found) for found in findings] == [told]

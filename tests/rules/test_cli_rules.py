@@ -73,3 +73,13 @@ def test_export_speaks_the_other_tools_language() -> None:
 def test_a_file_that_is_not_there_is_a_usage_error() -> None:
     with pytest.raises(UserError, match="no such file"):
         kbench("check", "nowhere.yaml")
+
+
+def test_kernel_parameters_that_no_kernel_has(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    rule = "- match: {name: lm_head}\n  replace:\n    class: Linear\n    kwargs:\n      generate_device: cpu\n"
+    path.write_text(rule + "      generate_op: cpu.scalar\n      block:\n        activation_plans: 1\n")
+    code, out = kbench("check", path)
+    assert code == 1
+    assert f"{path}:8: rule 1, replace.kwargs.block.activation_plans · unknown kernel parameter" in out
+    assert "did you mean activation_planes?" in out

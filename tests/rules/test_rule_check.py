@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from rule_trees import tiny_tree
 
-from kbench.core import CPU, Device, parse_yaml
-from kbench.rules import Finding, check, parse_rules
+from kbench.core import CPU, Block, Device, UserError, parse_yaml
+from kbench.rules import Finding, assign, check, parse_rules
 
 GPU, GPU1 = Device("cuda", 0), Device("cuda", 1)
 # What nearly every file of one rule earns besides; these have tests of their own below.
@@ -131,3 +131,32 @@ def test_quant_types_that_ktransformers_cannot_dequantise_on_a_gpu() -> None:
     rules = parse_rules(parse_yaml(text), "r.yaml")
     (found,) = [one for one in check(rules, tiny_tree(experts_quant="Q4_1")) if one.code == "peer-quant"]
     assert found.found == "KTransformers does not dequantise Q4_1 on a GPU (blk.1.ffn_up_exps.weight and 1 more)"
+
+
+def test_kernel_parameters_are_judged_by_who_knows_them() -> None:
+    text = """- match: {name: lm_head}
+  replace:
+    class: Linear
+    kwargs:
+      generate_device: cpu
+      generate_op: cpu.avx2
+      block:
+        planes: 1
+        tile: static
+"""
+    seen = []
+
+    def judge(block: Block, used: Sequence[tuple[str, Device]]) -> Mapping[str, UserError]:
+        seen.append((dict(block), list(used)))
+        return {"tile": UserError("tile is static", where="elsewhere", accepted="1, 2", todo="did you mean 1?")}
+
+    (found,) = [one for one in findings(text, check_block=judge) if one.code == "block"]
+    assert str(found) == (
+        "r.yaml:9: rule 1, replace.kwargs.block.tile · tile is static · accepted: 1, 2 · did you mean 1?"
+    )
+    assert seen == [({"planes": 1, "tile": "static"}, [("cpu.avx2", CPU), ("cpu.avx2", CPU)])]
+    rules = parse_rules(parse_yaml(text), "r.yaml")
+    with pytest.raises(UserError, match=re.escape(str(found))):
+        assign(rules, tiny_tree(), check_block=judge)
+    placed = assign(rules, tiny_tree())["lm_head"]
+    assert placed.block == {"planes": 1, "tile": "static"}

@@ -41,9 +41,8 @@ def placements(draw: st.DrawFn) -> Placement:
     out_device = draw(st.none() | devices)
     threads = draw(st.none() | st.integers(1, 256))
     names = st.sampled_from(["rows", "tokens", "k block", "yes", "{", "1"])
-    return Placement(
-        *phase(), *phase(), out_device, threads, draw(st.dictionaries(names, st.integers(0, 64), max_size=2))
-    )
+    values = st.integers(0, 64) | st.sampled_from(["dynamic", "no", "7", "a: b", "'"])
+    return Placement(*phase(), *phase(), out_device, threads, draw(st.dictionaries(names, values, max_size=2)))
 
 
 # Names with what a pattern or YAML could trip over: dots, digits, brackets, quotes, line ends, other scripts.

@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kbench.core import UserError
+from kbench.core import Problem, UserError
+from kbench.kernels import implementation
 from kbench.measure import host
 from kbench.suites import expand, load_suite, matches, parse_suite, select
+from kbench.suites.schema import suites_root
+
+needs_native = pytest.mark.skipif(
+    not implementation("cpu.scalar").runnable().ok, reason=implementation("cpu.scalar").runnable().reason
+)
 
 GOOD = """suite: 1
 name: two
@@ -56,6 +62,14 @@ def test_auto_and_all() -> None:
         ("threads: [1, max]", "threads: [0]", ":4", "threads is 0"),
         ("implementations: [reference, torch]", "implementations: [3]", ":3", "a list of texts"),
         ("  attention:\n  - {", "  attention: 3\n  rope:\n  - {", ":8", "attention is 3"),
+        (
+            "k: 64,",
+            "k: 64, block: every,",
+            ":7",
+            "block is 'every' · accepted: a mapping of kernel parameters, or each",
+        ),
+        ("k: 64,", "k: 64, block: {a: []},", ":7", "a is empty"),
+        ("k: 64,", "k: 64, block: {a: -1},", ":7", "a is -1"),
     ],
 )
 def test_mistakes_are_located(old: str, new: str, where: str, message: str) -> None:
@@ -105,3 +119,45 @@ def test_filters() -> None:
     assert not matches("linear(n=1)", "linear(n=2)")
     with pytest.raises(UserError, match="matches no case"):
         select(cells, "conv")
+
+
+BLOCKS = GOOD.replace("[reference, torch]", "[torch, WORD]").replace("[1, max]", "1").replace("k: 64,", "k: 64, BLOCK,")
+
+
+@needs_native
+def test_kernel_parameters_are_an_axis() -> None:
+    def cells(block: str, quant: str = "[Q4_0, Q8_0]") -> list[str]:
+        text = BLOCKS.replace("WORD", "cpu.scalar").replace("BLOCK", f"block: {block}").replace("[Q4_0, Q8_0]", quant)
+        return [str(c) for c in expand(parse_suite(text, "s.yaml")) if c.problem.op == "linear"]
+
+    key = "linear(quant=Q4_0,n=32,k=64,tokens=1,threads=1)"
+    both = cells("{activation_planes: [1, 2]}")
+    assert [one for one in both if one.startswith(key)] == [
+        f"{key} torch",  # has none, and is measured once
+        f"{key} cpu.scalar activation_planes=1",
+        f"{key} cpu.scalar activation_planes=2",
+    ]
+    # Where a parameter changes nothing, there is one cell.
+    assert f"{key} cpu.scalar".replace("Q4_0", "F32") in cells("{activation_planes: [1, 2]}", "[F32, Q4_0]")
+    declared = implementation("cpu.scalar").block_parameters(Problem.parse(key.replace(",threads=1", "")))
+    others = sum(len(parameter.candidates) - 1 for parameter in declared)
+    assert len([one for one in cells("each") if one.startswith(f"{key} cpu.scalar")]) == 1 + others > 1
+    for wrong, hint in (
+        ("{activation_plans: 1}", "did you mean activation_planes"),
+        ("{activation_planes: 9}", "1, 2"),
+    ):
+        with pytest.raises(UserError, match=hint) as caught:
+            cells(wrong)
+        assert caught.value.where == "s.yaml:7"
+
+
+@needs_native
+def test_a_filter_may_name_a_kernel_parameter() -> None:
+    text = BLOCKS.replace("WORD", "cpu.scalar").replace("BLOCK", "block: {activation_planes: [1, 2]}")
+    chosen = select(expand(parse_suite(text)), "cpu.scalar activation_planes=1")
+    assert chosen and all(cell.block == {"activation_planes": 1} for cell in chosen)
+
+
+def test_the_suites_that_come_with_kbench_expand() -> None:
+    for path in suites_root().glob("*.yaml"):
+        assert expand(load_suite(path)), path

@@ -21,6 +21,7 @@ def _row(record: Record) -> dict[str, Any]:
     row: dict[str, Any] = {
         "case": record.key,
         "implementation": record.implementation,
+        "block": record.extra.get("block", {}),
         "status": record.status,
         "reason": record.reason,
         "median_seconds": record.median,
@@ -35,6 +36,8 @@ def _row(record: Record) -> dict[str, Any]:
         "ai_resident": done.ai_resident,
         "subset": record.extra.get("subset", ""),
         "cold": record.extra.get("cold"),
+        "prepare_seconds": record.extra.get("prepare_seconds"),
+        "prepared_bytes": record.extra.get("prepared_bytes"),
     }
     if record.median:
         row["q1_seconds"], _, row["q3_seconds"] = quartiles(record.samples)
@@ -53,7 +56,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="right")
     for row in rows:
         case = row["case"] + (f" [{row['subset']}]" if row["subset"] else "")
-        head = (Text(shown(case)), Text(shown(row["implementation"])))  # a suite's words are no markup
+        chosen = " ".join((row["implementation"], *(f"{name}={value}" for name, value in row["block"].items())))
+        head = (Text(shown(case)), Text(shown(chosen)))  # a suite's words are no markup
         if row["median_seconds"] is None:
             table.add_row(*head, row["status"], Text(shown(row["reason"][:60])))
             continue

@@ -47,13 +47,14 @@ def check(
 
     Example: kbench rules check my.yaml --model deepseek-v2-chat --strict
     """
+    from kbench.kernels import block_errors
     from kbench.rules import Severity, read_rules
     from kbench.rules import check as check_rules
 
     rules = read_rules(path, trust=trust)
     present = None if devices is None else {Device.parse(name.strip(), "--devices") for name in devices.split(",")}
     tree = _tree(model) if model else None
-    findings = check_rules(rules, tree, strict=strict, devices=present, can_take=_can_take)
+    findings = check_rules(rules, tree, strict=strict, devices=present, can_take=_can_take, check_block=block_errors)
     counts = {str(severity): sum(found.severity is severity for found in findings) for severity in Severity}
     if json:
         fields = {"path": str(path), "model": model, "strict": strict, "n_rules": len(rules.rules), "counts": counts}

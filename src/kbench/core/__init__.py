@@ -12,7 +12,7 @@ from .errors import (
     did_you_mean,
 )
 from .op import OPS, Attribute, OpCall, Problem, Value
-from .placement import AUTO, CPU, Assignment, Device, Phase, Placement
+from .placement import AUTO, CPU, Assignment, Block, Device, Phase, Placement
 from .quant import QUANTS, QUANTS_BY_ID, REMOVED_QUANT_IDS, QuantTraits, quant
 from .size import format_bytes, parse_size
 from .tree import Module, TensorInfo
@@ -21,7 +21,7 @@ from .yamlfile import Lines, load_yaml, parse_yaml
 
 __all__ = [
     "AUTO", "CPU", "KV_BYTES", "OPS", "QUANTS", "QUANTS_BY_ID", "REMOVED_QUANT_IDS", "Assignment", "Attribute",
-    "CheckBroken", "ConditionFailed", "CorruptFile", "Device", "InvalidEnvironment", "KbenchError", "Lines",
+    "Block", "CheckBroken", "ConditionFailed", "CorruptFile", "Device", "InvalidEnvironment", "KbenchError", "Lines",
     "Module", "OpCall", "OverBudget", "Phase", "Placement", "Problem", "QuantTraits", "TensorInfo", "Unsupported",
     "UserError", "Value", "Work", "did_you_mean", "expected_experts", "format_bytes", "load_yaml", "parse_size",
     "parse_yaml", "quant", "work",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .errors import UserError, did_you_mean
-from .placement import Device
+from .placement import Block, Device
 
 # Operation -> its parameters in the order in which keys spell them.
 OPS: dict[str, tuple[str, ...]] = {
@@ -130,4 +130,4 @@ class OpCall:
     weights: tuple[str, ...] = ()
     attrs: Mapping[str, Attribute] = field(default_factory=dict)
     threads: int | None = None
-    block: Mapping[str, int] = field(default_factory=dict)
+    block: Block = field(default_factory=dict)

@@ -45,12 +45,16 @@ CPU = Device("cpu")
 AUTO = "auto"
 
 
+# Kernel parameters by name: a number, or one of a few choices by its name, e.g. ``{"activation_planes": 1}``.
+Block = Mapping[str, "int | str"]
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A module's device and implementation per phase, its thread count and kernel parameters.
 
     ``generate`` is KTransformers' word for decode in rule files. ``out_device`` is where the result is wanted
-    (None: where it was made). ``block`` holds kernel parameters by name, e.g. ``{"rows": 16, "tokens": 8}``.
+    (None: where it was made).
     """
 
     generate_device: Device = CPU
@@ -59,7 +63,7 @@ class Placement:
     prefill_op: str = AUTO
     out_device: Device | None = None
     threads: int | None = None
-    block: Mapping[str, int] = field(default_factory=dict)
+    block: Block = field(default_factory=dict)
 
     def device(self, phase: Phase) -> Device:
         return self.prefill_device if phase is Phase.PREFILL else self.generate_device

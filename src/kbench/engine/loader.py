@@ -26,7 +26,7 @@ from kbench.core import (
     UserError,
     format_bytes,
 )
-from kbench.kernels import best, implementation
+from kbench.kernels import best, block_errors, implementation
 from kbench.model import ModelDescriptor, build_tree, describe_gguf, embedded_names, lower, open_gguf, plan_arena
 from kbench.rules import RuleSet, assign
 
@@ -116,8 +116,9 @@ def load_model(
     if placements is None or isinstance(placements, Mapping):
         given, rest = placements or {}, default or Placement()
         assignment = {module.name: given.get(module.name, rest) for module in tree.walk()}
+        _check_blocks(assignment)
     else:
-        assignment = assign(placements, tree, default)
+        assignment = assign(placements, tree, default, check_block=block_errors)
 
     def lowered(phase: Phase, tokens: int, logits: str) -> list[OpCall]:
         calls = lower(descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, resolve=best_here)
@@ -192,6 +193,13 @@ def _runnable(call: OpCall) -> OpCall:
 
 def _with_implementation(call: OpCall, name: str) -> OpCall:
     return dataclasses.replace(call, implementation=name)
+
+
+def _check_blocks(assignment: Mapping[str, Placement]) -> None:
+    for module, placement in assignment.items():
+        used = [(placement.implementation(phase), placement.device(phase)) for phase in Phase]
+        for error in block_errors(placement.block, used, module).values():
+            raise error
 
 
 def _context(asked: int | None, descriptor: ModelDescriptor) -> int:

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from kbench.core import OpCall, Problem
 
+from .block_parameters import BlockParameter
+
 FloatArray = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[np.generic]
 
@@ -90,6 +92,9 @@ class Implementation(Protocol):
 
     def supports(self, problem: Problem) -> Support:
         """Whether it takes ``problem`` (assuming that it is runnable)."""
+
+    def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
+        """What can be chosen of its kernels for ``problem``; None: for any problem."""
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> Prepared:
         """Packs ``weights`` (in the order of ``OpCall.weights``)."""

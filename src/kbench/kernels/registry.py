@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from kbench.core import CPU, Device, OpCall, Problem, Unsupported, UserError, did_you_mean
+from kbench.core import AUTO, CPU, Block, Device, OpCall, Problem, Unsupported, UserError, did_you_mean
 
+from .block_parameters import BlockParameter, parameter_errors
 from .implementation import AnyArray, Implementation, Prepared, StepState, Support, WeightData
 from .reference import ReferenceImplementation
 from .torch_baseline import TorchImplementation
 
 # Native kernels from the most to the least capable instruction set, then plain torch, then the definition.
-RANKING = ("cpu.avx512_vnni", "cpu.avx2", "cpu.scalar", "torch", "reference")
+RANKING = (
+    "cpu.amx", "cpu.avx512_bf16", "cpu.avx512_vnni", "cpu.avx512", "cpu.avx_vnni", "cpu.avx2", "cpu.neon_i8mm",
+    "cpu.neon_dotprod", "cpu.scalar", "torch", "reference",
+)  # fmt: skip
 
 
 class MissingNative:
@@ -30,6 +34,9 @@ class MissingNative:
 
     def supports(self, problem: Problem) -> Support:
         return Support(False, self._reason)
+
+    def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
+        return ()
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> Prepared:
         raise Unsupported(f"{self.name}: {self._reason}")
@@ -83,6 +90,33 @@ def support(item: Implementation, problem: Problem, device: Device = CPU) -> Sup
 def candidates(problem: Problem, device: Device = CPU) -> tuple[tuple[Implementation, Support], ...]:
     """Every implementation with whether it can run ``problem`` on ``device``, and why not; best first."""
     return tuple((item, support(item, problem, device)) for item in implementations())
+
+
+def block_errors(block: Block, used: Iterable[tuple[str, Device]], where: str = "") -> dict[str, UserError]:
+    """What is wrong with kernel parameters ``block`` of a module that runs on the implementations ``used``, each with
+    its device, by the parameter's name; empty when nothing is.
+
+    ``auto`` stands for every implementation of its device. An implementation without parameters ignores ``block`` if
+    another one reads it; one that is not known here, or not built, is believed.
+    """
+    if not block:
+        return {}
+    by_name = {item.name: item for item in implementations()}
+    items: dict[str, Implementation] = {}
+    for name, device in used:
+        found = [item for item in by_name.values() if item.name == name or name == AUTO]
+        found = [item for item in found if item.device_kind == device.kind]
+        if not found or any(isinstance(item, MissingNative) for item in found):
+            return {}
+        items |= {item.name: item for item in found}
+    readers = [{p.name: p for p in item.block_parameters()} for item in items.values()]
+    errors: dict[str, UserError] = {}
+    for known in filter(None, readers):
+        errors |= parameter_errors(block, known, where)
+    if not any(readers):
+        text = f"{', '.join(items)} {'has' if len(items) == 1 else 'have'} no kernel parameters"
+        errors = {name: UserError(f"unknown kernel parameter {name!r}", where=where, todo=text) for name in block}
+    return errors
 
 
 @functools.lru_cache(maxsize=4096)

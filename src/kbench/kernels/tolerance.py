@@ -18,13 +18,13 @@ Three sources of error, with ``u`` the unit roundoff (half the distance to the n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import OpCall, Problem, quant
+from kbench.core import Block, OpCall, Problem, quant
 
 from .implementation import StepState
 from .reference import FUNCTIONS, Tensor, cache_of, choice_scores, head_matrix
@@ -45,7 +45,7 @@ FUNCTION_ULPS = 16
 _U = ROUNDOFF["f32"]
 
 
-def accuracy_of(implementation: object, problem: Problem, block: Mapping[str, int] | None = None) -> str:
+def accuracy_of(implementation: object, problem: Problem, block: Block | None = None) -> str:
     """The accuracy class of an implementation on ``problem`` under kernel parameters ``block``.
 
     An implementation may say so itself by a method ``accuracy(problem)``. By default ``cpu.*`` kernels quantise

@@ -10,6 +10,7 @@ from kbench.core import AUTO, Device, Module, Phase, Placement, did_you_mean, fo
 from .classes import KNOWN_CLASSES, answers_to, is_known
 from .finding import ERROR, INFO, WARNING, Finding, Severity
 from .flow import flow_findings
+from .kernel_parameters import CheckBlock, block_findings
 from .match import Matched, match_modules, matches
 from .operators import OPERATORS, REGISTRY
 from .peer import peer_findings
@@ -39,6 +40,7 @@ def check(
     strict: bool = False,
     devices: Collection[Device] | None = None,
     can_take: CanTake | None = None,
+    check_block: CheckBlock | None = None,
     default: Placement | None = None,
 ) -> list[Finding]:
     """Findings by line. Without a ``tree``, those that need no model.
@@ -47,6 +49,7 @@ def check(
         strict: warnings (a rule that never matches, ...) become errors.
         devices: those that are there; None: any index is believed.
         can_take: whether an implementation takes a quant type; None: every one does.
+        check_block: what is wrong with kernel parameters; None: nothing ever is.
         default: placement of modules without a rule; None: the dialect's own.
     """
     default = rules.default_placement if default is None else default
@@ -56,6 +59,7 @@ def check(
     for rule in rules.rules:
         findings += _class_findings(rules, rule, classes)
         findings += _missing_devices(rules, rule, resolved[rule.number], devices)
+        findings += block_findings(rules, rule, resolved[rule.number], default, check_block)
     if tree is not None:
         placed = []
         for found in match_modules(rules, tree):

@@ -146,7 +146,8 @@ def _rule(group: Group, pattern: str, modules: Sequence[Module]) -> list[str]:
     if p.threads is not None:
         kwargs.append(("threads", str(p.threads)))
     if p.block:
-        kwargs.append(("block", f"{{{', '.join(f'{_scalar(name)}: {size}' for name, size in p.block.items())}}}"))
+        pairs = (f"{_scalar(n)}: {_scalar(v) if isinstance(v, str) else v}" for n, v in p.block.items())
+        kwargs.append(("block", f"{{{', '.join(pairs)}}}"))
     tensors = [tensor for module in modules for tensor in module.tensors]
     kinds = list(dict.fromkeys(tensor.kind for tensor in tensors))
     size = f", {format_bytes(sum(tensor.n_bytes for tensor in tensors))}" if tensors else ""

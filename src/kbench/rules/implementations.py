@@ -19,6 +19,11 @@ class Op:
     does: str = ""
 
 
+# Instruction sets that native kernels are compiled for.
+_ISAS = (
+    "scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx", "neon_dotprod", "neon_i8mm",
+)  # fmt: skip
+
 OPS = {
     AUTO: Op(AUTO),
     "reference": Op("reference", "cpu"),
@@ -26,9 +31,7 @@ OPS = {
     "triton": Op("triton", "cuda"),
     "marlin": Op("marlin", "cuda"),
     "cpu": Op(AUTO, "cpu"),
-    "cpu.scalar": Op("cpu.scalar", "cpu"),
-    "cpu.avx2": Op("cpu.avx2", "cpu"),
-    "cpu.avx512_vnni": Op("cpu.avx512_vnni", "cpu"),
+    **{f"cpu.{isa}": Op(f"cpu.{isa}", "cpu") for isa in _ISAS},
 }
 
 KT_OPS = {

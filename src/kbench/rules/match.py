@@ -18,6 +18,7 @@ from kbench.core import Module, Placement, UserError
 
 from .classes import answers_to
 from .finding import ERROR
+from .kernel_parameters import CheckBlock, block_findings
 from .resolution import resolve
 from .schema import Rule, RuleSet, read_rules
 
@@ -60,21 +61,23 @@ def load_rules(path: Path | str, *, trust: tuple[str, ...] = ()) -> RuleSet:
         UserError: the file cannot be read, or has errors: all of them in one message.
     """
     rules = read_rules(path, trust=trust)
-    _refuse(rules)
+    _refuse(rules, rules.default_placement)
     return rules
 
 
-def assign(rules: RuleSet, tree: Module, default: Placement | None = None) -> dict[str, Placement]:
+def assign(
+    rules: RuleSet, tree: Module, default: Placement | None = None, *, check_block: CheckBlock | None = None
+) -> dict[str, Placement]:
     """The placement of every module of ``tree``, the root included.
 
     ``default`` is for modules that no rule matches: None means KTransformers' ``cuda:0`` for its dialect, the CPU for
-    kbench's.
+    kbench's. ``check_block`` tells what is wrong with kernel parameters; None: nothing ever is.
 
     Raises:
         UserError: the rules have errors: all of them in one message.
     """
-    _refuse(rules)
     default = rules.default_placement if default is None else default
+    _refuse(rules, default, check_block)
     by_rule = {rule.number: resolve(rules, rule).placement(default) for rule in rules.rules}
     return {
         found.module.name: default if found.rule is None else by_rule[found.rule.number]
@@ -82,8 +85,11 @@ def assign(rules: RuleSet, tree: Module, default: Placement | None = None) -> di
     }
 
 
-def _refuse(rules: RuleSet) -> None:
-    found = [*rules.findings, *(finding for rule in rules.rules for finding in resolve(rules, rule).findings)]
+def _refuse(rules: RuleSet, default: Placement, check_block: CheckBlock | None = None) -> None:
+    found = list(rules.findings)
+    for rule in rules.rules:
+        resolution = resolve(rules, rule)
+        found += [*resolution.findings, *block_findings(rules, rule, resolution, default, check_block)]
     errors = sorted((finding for finding in found if finding.severity is ERROR), key=lambda finding: finding.line)
     if errors:
         raise UserError("\n".join(map(str, errors)))

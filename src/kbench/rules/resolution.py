@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kbench.core import AUTO, CPU, Device, Lines, Phase, Placement, UserError, did_you_mean
+from kbench.core import AUTO, CPU, Block, Device, Lines, Phase, Placement, UserError, did_you_mean
 
 from .finding import ERROR, INFO, WARNING, Finding, Severity
 from .implementations import EXPERTS_BACKENDS, KT_OPS, OPS, REFUSED_OPS, Op
@@ -36,7 +36,7 @@ class Resolution:
     same_prefill: bool = False
     out_device: Device | None = None
     threads: int | None = None
-    block: Mapping[str, int] = field(default_factory=dict)
+    block: Block = field(default_factory=dict)
     transfer_map: Mapping[int, Device] = field(default_factory=dict)
     inert: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -241,13 +241,14 @@ class _Resolver:
             raise _Wrong("bad-value", f"unknown backend {_plain(value)}", known, todo)
         return str(value)
 
-    def parse_block(self, key: str, value: Any) -> dict[str, int]:
-        accepted = "a mapping of kernel parameters, e.g. {rows: 16, tokens: 8}"
+    def parse_block(self, key: str, value: Any) -> dict[str, int | str]:
+        accepted = "a mapping of kernel parameters to numbers or names, e.g. {activation_planes: 1}"
         if not isinstance(value, (Lines, dict)):
             raise _Wrong("bad-value", f"{_plain(value)} is no mapping", accepted)
-        for name, size in value.items():
-            if not isinstance(name, str) or not _is_int(size) or not 0 <= size <= MAX_COUNT:
-                raise _Wrong("bad-value", f"{name}: {_plain(size)}", accepted)
+        for name, chosen in value.items():
+            number = _is_int(chosen) and 0 <= chosen <= MAX_COUNT
+            if not isinstance(name, str) or not (number or (isinstance(chosen, str) and chosen)):
+                raise _Wrong("bad-value", f"{name}: {_plain(chosen)}", accepted)
         return dict(value)
 
     def parse_transfer_map(self, key: str, value: Any) -> dict[int, Device]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kbench.core import Problem
+from kbench.core import Block, Problem
 from kbench.results import case_key, problem_params
 
 
@@ -16,7 +15,7 @@ class Cell:
     problem: Problem
     implementation: str
     threads: int
-    block: Mapping[str, int] = field(default_factory=dict, hash=False)
+    block: Block = field(default_factory=dict, hash=False)
 
     @property
     def key(self) -> str:

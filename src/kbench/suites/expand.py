@@ -6,8 +6,8 @@ import fnmatch
 import itertools
 from collections.abc import Iterable, Iterator
 
-from kbench.core import OPS, Problem, Unsupported, UserError, quant
-from kbench.kernels import best, candidates, implementation
+from kbench.core import CPU, OPS, Block, Problem, Unsupported, UserError, quant
+from kbench.kernels import best, block_errors, candidates, implementation
 from kbench.measure import host
 
 from .cell import Cell
@@ -36,19 +36,40 @@ def _names(word: str, problem: Problem) -> list[str]:
     return [implementation(word).name]
 
 
+def _blocks(axes: Axes, problem: Problem, name: str) -> Iterator[Block]:
+    """Settings of the kernel parameters of implementation ``name``; those without an effect on ``problem`` are left
+    out, so that nothing is measured twice."""
+    item = implementation(name)
+    declared = {parameter.name: parameter for parameter in item.block_parameters(problem)}
+    if axes.each_block:
+        yield {}
+        for key, parameter in declared.items():
+            yield from ({key: value} for value in parameter.candidates if value != parameter.default)
+        return
+    if item.block_parameters():  # an implementation without any is measured once, for comparison
+        for values in itertools.product(*axes.block.values()):
+            block = dict(zip(axes.block, values, strict=True))
+            for error in block_errors(block, [(name, CPU)], axes.where).values():
+                raise error
+            yield {key: value for key, value in block.items() if key in declared}
+    else:
+        yield {}
+
+
 def expand(suite: Suite) -> tuple[Cell, ...]:
     """Every cell of ``suite`` once, in the suite's order; ``auto``, ``all`` and ``max`` are resolved here.
 
     Raises:
-        UserError: an unknown implementation or storage type.
+        UserError: an unknown implementation, storage type or kernel parameter.
     """
     threads = dict.fromkeys(host().usable_cpus if word == MAX_THREADS_WORD else int(word) for word in suite.threads)
     cells = dict.fromkeys(
-        Cell(problem, name, count)
+        Cell(problem, name, count, block)
         for axes in suite.axes
         for problem in _problems(axes)
         for word in suite.implementations
         for name in _names(word, problem)
+        for block in _blocks(axes, problem, name)
         for count in threads
     )
     return tuple(cell for cell in cells if not any(matches(cell.key, pattern) for pattern in suite.exclude))
@@ -60,13 +81,18 @@ def matches(key: str, pattern: str) -> bool:
 
 
 def select(cells: Iterable[Cell], pattern: str) -> tuple[Cell, ...]:
-    """The cells whose case key ``pattern`` matches; a space and an implementation's name may follow in the pattern.
+    """The cells whose case key ``pattern`` matches; in the pattern, the implementation and its kernel parameters may
+    follow, as they are printed.
 
     Raises:
         UserError: it matches none.
     """
     cells = tuple(cells)
-    chosen = tuple(c for c in cells if matches(c.key, pattern) or matches(f"{c.key} {c.implementation}", pattern))
+    chosen = tuple(
+        c
+        for c in cells
+        if matches(c.key, pattern) or matches(f"{c.key} {c.implementation}", pattern) or matches(str(c), pattern)
+    )
     if not chosen:
         examples = ", ".join(dict.fromkeys(cell.key for cell in cells[:3]))
         raise UserError(f"filter {pattern!r} matches no case", accepted=f"a part or glob of keys such as {examples}")

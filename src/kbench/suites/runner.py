@@ -7,8 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kbench.core import KbenchError, Problem
-from kbench.kernels import Example, Implementation, accuracy_of, implementation, kernel_version, op_spec, support
+from kbench.core import CPU, KbenchError, Problem
+from kbench.kernels import (
+    Example,
+    Implementation,
+    accuracy_of,
+    block_errors,
+    implementation,
+    kernel_version,
+    op_spec,
+    support,
+)
 from kbench.measure import Measurement, RelativeNoise, StoppingRule, Warmup, host, is_cold, measure
 from kbench.results import Record, Store
 
@@ -85,7 +94,7 @@ def _layout(name: str) -> str:
     return "cpu" if name.startswith("cpu.") else name
 
 
-def _identity(cell: Cell) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+def _identity(cell: Cell) -> tuple[str, str, tuple[tuple[str, int | str], ...]]:
     return (cell.key, cell.implementation, tuple(sorted(cell.block.items())))
 
 
@@ -95,7 +104,7 @@ def _fresh_records(cells: Sequence[Cell], store: Store) -> dict[tuple[Any, ...],
     found: dict[tuple[Any, ...], Record] = {}
     for record in store.find(host_id=host().host_id, status="ok", source="measured"):
         block = record.extra.get("block", {})
-        if not isinstance(block, dict):
+        if not isinstance(block, dict) or not all(isinstance(value, (int, str)) for value in block.values()):
             continue
         identity = (record.key, record.implementation, tuple(sorted(block.items())))
         cell = wanted.get(identity)
@@ -134,6 +143,8 @@ class _Bench:
             verdict = support(item, cell.problem)
             if not verdict.ok:
                 return self._failed(cell, "unsupported", verdict.reason)
+            for error in block_errors(cell.block, [(item.name, CPU)]).values():
+                raise error
             return self._measured(cell, item)
         except KbenchError as error:
             return self._failed(cell, "unsupported", error.message)

@@ -10,14 +10,19 @@
     ops:
       linear:                                 # every parameter of the op, a value or a list of values
       - {quant: [Q4_K, Q6_K], n: 1536, k: 5120, tokens: [1, 64]}
+      - {quant: Q4_K, n: 1536, k: 5120, tokens: 1, block: {activation_planes: [1, 2]}}  # optional
+      - {quant: Q4_K, n: 1536, k: 5120, tokens: 1, block: each}  # what the kernel declares
     exclude: ["linear(quant=Q6_K*tokens=64*"] # optional: globs on case keys
+
+``block`` holds kernel parameters: a mapping multiplies them out, ``each`` takes every candidate of every parameter that
+the implementation declares for the problem, one at a time with the others at their defaults.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +31,7 @@ from kbench.core import OPS, Lines, UserError, did_you_mean, load_yaml, parse_ya
 VERSION = 1
 MAX_THREADS_WORD = "max"
 AUTO_WORD, ALL_WORD = "auto", "all"
+BLOCK_KEY, EACH_WORD = "block", "each"
 # A suite of more cells would run for hours: rather a mistake in a list than a wish.
 MAX_CELLS = 10_000
 
@@ -34,15 +40,22 @@ _KEYS = ("suite", "name", "description", "implementations", "threads", "ops", "e
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """One entry under an op: for each parameter the values it takes, in the op's order."""
+    """One entry under an op: for each parameter the values it takes, in the op's order.
+
+    ``block`` has the values of kernel parameters by name; ``each_block`` asks for all that a kernel declares, each with
+    the others at their defaults.
+    """
 
     op: str
     values: tuple[tuple[int | str, ...], ...]
     where: str
+    block: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    each_block: bool = False
 
     @property
     def n_problems(self) -> int:
-        return math.prod(len(values) for values in self.values)
+        """Problems times settings of kernel parameters that are written out."""
+        return math.prod(len(values) for values in (*self.values, *self.block.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +172,29 @@ def _read_ops(document: Lines, file: str) -> Iterable[Axes]:
 
 def _read_axes(op: str, entry: Lines, file: str) -> Axes:
     for name in entry:
-        if name not in OPS[op]:
+        if name not in OPS[op] and name != BLOCK_KEY:
             raise _unknown(str(name), OPS[op], f"parameter of {op}", f"{file}:{entry.line_of(name)}")
     missing = [name for name in OPS[op] if name not in entry]
     if missing:
         where = f"{file}:{entry.line}"
         raise UserError(f"{op} lacks {', '.join(missing)}", where=where, accepted=", ".join(OPS[op]))
-    values = []
-    for name in OPS[op]:
-        items = _items(entry[name])
-        for item in items:
-            if isinstance(item, bool) or not isinstance(item, (int, str)) or (isinstance(item, int) and item < 1):
-                where = f"{file}:{entry.line_of(name)}"
-                raise UserError(f"{name} is {item!r}", where=where, accepted="text or a positive number, or a list")
-        if not items:
-            raise UserError(f"{name} is empty", where=f"{file}:{entry.line_of(name)}", accepted="at least one value")
-        values.append(tuple(items))
-    return Axes(op, tuple(values), f"{file}:{entry.line}")
+    values = tuple(_read_values(entry, name, file) for name in OPS[op])
+    if BLOCK_KEY not in entry:
+        return Axes(op, values, f"{file}:{entry.line}")
+    block, where = entry[BLOCK_KEY], f"{file}:{entry.line_of(BLOCK_KEY)}"
+    if block == EACH_WORD:
+        return Axes(op, values, where, each_block=True)
+    if not isinstance(block, Lines):
+        raise UserError(f"block is {block!r}", where=where, accepted=f"a mapping of kernel parameters, or {EACH_WORD}")
+    return Axes(op, values, where, {name: _read_values(block, name, file, lowest=0) for name in block})
+
+
+def _read_values(entry: Lines, name: str, file: str, lowest: int = 1) -> tuple[int | str, ...]:
+    where, items = f"{file}:{entry.line_of(name)}", _items(entry[name])
+    number = "a positive number" if lowest else "a number from 0"
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, (int, str)) or (isinstance(item, int) and item < lowest):
+            raise UserError(f"{name} is {item!r}", where=where, accepted=f"text or {number}, or a list")
+    if not items:
+        raise UserError(f"{name} is empty", where=where, accepted="at least one value")
+    return tuple(items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbench.core import OpCall, Problem, Unsupported, UserError, did_you_mean, quant
+from kbench.core import OpCall, Problem, Unsupported, quant
 
+from ..block_parameters import BlockParameter, parameter_errors
 from ..implementation import YES, AnyArray, Cache, FloatArray, StepState, Support, WeightData
 from ..reference import dequantize
 from .emitters import EMITTERS, Item
@@ -26,10 +28,8 @@ FORMATS = (
     "IQ4_XS", "MXFP4",
 )  # fmt: skip
 _KV_TYPES = ("f32", "f16")
-# ``block={"activation_planes": 1 or 2}``: how many int8 planes activations are rounded to before they meet quantised
-# weights. Two carry 15 bits and give the float32 model's text; one is what llama.cpp does, is faster where arithmetic
-# is the limit, and changes the likeliest token of a small model at one place in 30.
-DEFAULT_ACTIVATION_PLANES = 2
+# The parameters of a problem that are storage types.
+_QUANTS = ("quant", "quant_gate", "quant_up", "quant_down")
 # Recorded calls kept per packed weight: a benchmark alternates between a few, an engine records its own programs.
 _KEPT_CALLS = 4
 
@@ -65,12 +65,20 @@ class NativeImplementation:
     def supports(self, problem: Problem) -> Support:
         if problem.op not in EMITTERS:
             return Support(False, f"no native kernel for {problem.op}")
-        for name in ("quant", "quant_gate", "quant_up", "quant_down"):
+        for name in _QUANTS:
             if problem.has(name) and problem.text(name) not in FORMATS:
                 return Support(False, f"no native kernel for {problem.text(name)} yet")
         if problem.has("kv") and problem.text("kv") not in _KV_TYPES:
             return Support(False, f"no native kernel for a {problem.text('kv')} cache, only for {', '.join(_KV_TYPES)}")
         return YES
+
+    def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
+        """Those of ``problem``; without one, all of them: every instruction set knows every name."""
+        if problem is None:
+            return _parameters(self.isa)
+        quants = [problem.text(name) for name in _QUANTS if problem.has(name)] or [""]
+        found = {p.name: p for quant_name in quants for p in _parameters(self.isa, problem.op, quant_name)}
+        return tuple(found.values())
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> PackedWeights:
         """Packs ``weights`` on all cores.
@@ -105,8 +113,18 @@ class NativeImplementation:
         if emitter is None:
             raise Unsupported(f"{self.name} has no kernel for {call.op}")
         threads = min(call.threads or 0, program.threads)
-        program.activation_planes = _activation_planes(call)
+        self._choose(program, call)
         return emitter(program, self.isa, call, prepared.items, offsets, caches, threads)
+
+    def _choose(self, program: Program, call: OpCall) -> None:
+        """Sets the call's kernel parameters; the others to their defaults."""
+        program.reset_parameters()
+        if call.block:
+            known = {parameter.name: parameter for parameter in self.block_parameters()}
+            for error in parameter_errors(call.block, known, call.module).values():
+                raise error
+            for name, value in call.block.items():
+                program.set_parameter(name, value)
 
     def run(
         self, call: OpCall, prepared: PackedWeights, inputs: Sequence[AnyArray], state: StepState, threads: int
@@ -135,18 +153,15 @@ class NativeImplementation:
         return found
 
 
-def _activation_planes(call: OpCall) -> int:
-    """The call's kernel parameter, after a check of all of them: they come from rule files."""
-    for name in call.block:
-        if name != "activation_planes":
-            hint = did_you_mean(name, ["activation_planes"])
-            raise UserError(
-                f"unknown kernel parameter {name!r}", where=call.module, accepted="activation_planes", todo=hint
-            )
-    planes = call.block.get("activation_planes", DEFAULT_ACTIVATION_PLANES)
-    if planes not in (1, 2):
-        raise UserError(f"activation_planes is {planes}", where=call.module, accepted="1, 2")
-    return planes
+@functools.lru_cache(maxsize=512)
+def _parameters(isa: str, op: str = "", quant_name: str = "") -> tuple[BlockParameter, ...]:
+    return tuple(_parameter(fields) for fields in extension().block_parameters(isa, op, quant_name))
+
+
+def _parameter(fields: dict[str, Any]) -> BlockParameter:
+    choices = tuple(fields["choices"])
+    default, *candidates = (choices[v] if choices else v for v in (fields["default"], *fields["candidates"]))
+    return BlockParameter(**{**fields, "choices": choices, "default": default, "candidates": tuple(candidates)})
 
 
 def implementations() -> tuple[NativeImplementation, ...]:

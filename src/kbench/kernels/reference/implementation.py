@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kbench.core import KV_BYTES, OpCall, Problem
 
+from ..block_parameters import BlockParameter
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from .functions import FUNCTIONS
 from .tensor import Tensor
@@ -46,6 +47,9 @@ class ReferenceImplementation:
             kinds = ", ".join(KV_BYTES)
             return Support(False, f"cache type {problem['kv']} of {kinds}; it takes {' and '.join(CACHE_TYPES)}")
         return YES
+
+    def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
+        return ()
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> Dequantized:
         # Of an embedding a few rows are read per call: dequantising all of them would cost gigabytes for nothing.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kbench.core import OpCall, Problem
 
+from ..block_parameters import BlockParameter
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import CACHE_TYPES, Tensor, cache_of, dequantize, route
 from ..rope import rope_frequencies
@@ -83,6 +84,9 @@ class TorchImplementation:
         if problem.has("kv") and problem.text("kv") not in CACHE_TYPES:
             return Support(False, f"cache type {problem['kv']}; it takes {' and '.join(CACHE_TYPES)}")
         return YES
+
+    def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
+        return ()
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> TorchWeights:
         if problem.op == "embedding":

@@ -5,6 +5,7 @@ namespace kbench {
 
 void bind_pool(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
+void bind_parameters(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_probes(nanobind::module_& m);
 
@@ -16,6 +17,7 @@ NB_MODULE(_native, m) {
   m.doc() = "CPU kernels: packed matrices, a pool of pinned threads, programs of operations, probes.";
   kbench::bind_pool(m);  // first: the others have pools in their signatures
   kbench::bind_matmul(m);
+  kbench::bind_parameters(m);
   kbench::bind_program(m);
   kbench::bind_probes(m);
 }

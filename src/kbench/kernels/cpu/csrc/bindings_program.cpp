@@ -3,11 +3,13 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "owned_matrix.h"
@@ -105,6 +107,12 @@ class BoundProgram {
     return view;
   }
 
+  void set_parameter(const std::string& name, const std::variant<int64_t, std::string>& value) {
+    BlockValues block = program_.parameters();
+    std::visit([&](const auto& v) { block.set(parameter_from_name(name), v); }, value);
+    program_.set_parameters(block);
+  }
+
   nb::object run(const AnyReadable& tokens, int64_t position, bool profile) {
     check_type<int32_t>(tokens, "tokens", "int32");
     check_layout(tokens, 1, "tokens");
@@ -156,9 +164,13 @@ void bind_program(nb::module_& m) {
       .def_prop_ro(
           "threads", [](P& p) { return p.threads(); }, "Threads of the pool.")
       .def_prop_rw(
-          "activation_planes", [](P& p) { return p.program().activation_planes(); },
-          [](P& p, int planes) { p.program().set_activation_planes(planes); },
+          "activation_planes", [](P& p) { return p.program().parameters()[Parameter::activation_planes]; },
+          [](P& p, int64_t planes) { p.set_parameter("activation_planes", planes); },
           "Planes of int8 (1 or 2) that the matrices recorded from now on round their activations to.")
+      .def("set_parameter", &P::set_parameter, "name"_a, "value"_a,
+           "Sets a kernel parameter (see `block_parameters`) of the steps recorded from now on, a choice by its name\n"
+           "or its number. Raises ValueError for an unknown one and for a value that is not accepted.")
+      .def("reset_parameters", [](P& p) { p.program().set_parameters({}); }, "All parameters back to their defaults.")
       .def_prop_ro("max_tokens", [](P& p) { return p.program().max_tokens(); })
       .def(
           "embedding",

@@ -32,13 +32,6 @@ Program::Program(ThreadPool& pool, uint8_t* arena, int64_t arena_bytes, int64_t 
   }
 }
 
-void Program::set_activation_planes(int planes) {
-  if (planes != 1 && planes != 2) {
-    throw std::invalid_argument("activation_planes is " + std::to_string(planes) + "; accepted: 1, 2");
-  }
-  planes_ = planes;
-}
-
 int Program::stage_threads(int threads) const {
   if (threads < 0 || threads > n_threads_) {
     throw std::invalid_argument("threads is " + std::to_string(threads) + "; accepted: 0 (all) to the pool's " +

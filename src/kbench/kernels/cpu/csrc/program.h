@@ -24,6 +24,7 @@
 
 #include "aligned_buffer.h"
 #include "barrier.h"
+#include "block_parameters.h"
 #include "hazards.h"
 #include "isa.h"
 #include "matmul_table.h"
@@ -78,10 +79,6 @@ struct RouterOptions {
   std::vector<float> bias;  // empty or one per expert; used to choose, not to weigh
 };
 
-// Two: one changes the likeliest next token of a small model at one place in 30 (SmolLM2-135M, English text), two at
-// none of 500. At one token the second plane multiplies weights that are in registers already.
-constexpr int kDefaultPlanes = 2;
-
 class Program {
  public:
   // arena: 64-byte aligned. Throws std::invalid_argument, as every recording method does, for arguments that do not
@@ -115,9 +112,12 @@ class Program {
   // on thread 0 between barriers around it.
   void run(const RunState& state, std::vector<double>* seconds = nullptr);
 
-  // Planes of quantised activations (1 or 2, see matmul_table.h) of the matrices recorded from now on.
-  void set_activation_planes(int planes);
-  int activation_planes() const { return planes_; }
+  // Kernel parameters of the steps recorded from now on.
+  void set_parameters(const BlockValues& block) {
+    block_ = block;
+    planes_ = static_cast<int>(block[Parameter::activation_planes]);
+  }
+  const BlockValues& parameters() const { return block_; }
 
   int n_steps() const { return n_steps_; }
   int n_barriers() const;
@@ -190,7 +190,8 @@ class Program {
   int64_t max_tokens_;
   int n_threads_;
   int n_steps_ = 0;
-  int planes_ = kDefaultPlanes;
+  BlockValues block_;
+  int planes_ = static_cast<int>(block_[Parameter::activation_planes]);  // see matmul_table.h
   std::vector<Stage> stages_;
   Hazards hazards_;
   std::vector<AlignedBuffer> buffers_;
