@@ -162,6 +162,8 @@ void bind_program(nb::module_& m) {
       .def_prop_ro(
           "n_barriers", [](P& p) { return p.program().n_barriers(); }, "Barriers in one run.")
       .def_prop_ro(
+          "scratch_bytes", [](P& p) { return p.program().scratch_bytes(); }, "Of the steps, outside the arena.")
+      .def_prop_ro(
           "threads", [](P& p) { return p.threads(); }, "Threads of the pool.")
       .def_prop_rw(
           "activation_planes", [](P& p) { return p.program().parameters()[Parameter::activation_planes]; },

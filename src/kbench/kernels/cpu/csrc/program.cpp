@@ -42,7 +42,14 @@ int Program::stage_threads(int threads) const {
 
 uint8_t* Program::scratch(int64_t n_bytes) {
   buffers_.emplace_back(n_bytes);
+  scratch_bytes_ += n_bytes;
   return buffers_.back().data();
+}
+
+uint8_t* Program::shared_scratch(const char* name, int64_t n_bytes) {
+  uint8_t*& data = shared_scratch_[{name, n_bytes}];
+  if (data == nullptr) data = scratch(n_bytes);
+  return data;
 }
 
 bool Program::small(int64_t elements) const {

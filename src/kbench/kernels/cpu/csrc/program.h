@@ -122,6 +122,7 @@ class Program {
   int n_steps() const { return n_steps_; }
   int n_barriers() const;
   int64_t max_tokens() const { return max_tokens_; }
+  int64_t scratch_bytes() const { return scratch_bytes_; }
 
  private:
   struct Stage {
@@ -161,6 +162,8 @@ class Program {
   int stage_threads(int threads) const;
   void add_stage(StageFn fn, const std::vector<Access>& accesses, int threads);
   uint8_t* scratch(int64_t n_bytes);
+  // Scratch that holds nothing from step to step: steps that ask for the same name and size get the same.
+  uint8_t* shared_scratch(const char* name, int64_t n_bytes);
   // Small enough to compute on every thread instead of sharing it.
   bool small(int64_t elements) const;
   // The place of [rows, width] of four bytes at `offset`; throws where that is not inside the arena.
@@ -195,6 +198,8 @@ class Program {
   std::vector<Stage> stages_;
   Hazards hazards_;
   std::vector<AlignedBuffer> buffers_;
+  int64_t scratch_bytes_ = 0;
+  std::map<std::pair<std::string, int64_t>, uint8_t*> shared_scratch_;
   std::map<std::pair<int64_t, int64_t>, Operand> replicas_;  // (offset, bytes) -> the copies, valid or not
   std::map<std::pair<int64_t, int64_t>, bool> replicated_;   // valid now
   std::map<std::string, ActivationSlot> slots_;

@@ -1,0 +1,39 @@
+// The routed experts of one layer, as the stages of a step run them.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "expert_plan.h"
+#include "matmul_table.h"
+#include "op_table.h"
+#include "program.h"
+
+namespace kbench {
+
+struct ExpertLayer {
+  const OpTable& ops;
+  const MatmulTable& table;
+  std::vector<PackedMatrix> gate, up, down;
+  int64_t n = 0;       // width of an expert
+  int64_t k = 0;       // of the hidden state
+  int64_t top_k = 0;
+  int64_t max_pairs = 0;
+  bool one_token = false;  // the program's: all experts read the token's own row
+  Activation rows;         // inputs of the sorted pairs; unused for one token
+  Activation hidden;       // silu(gate) * up of the sorted pairs
+  int32_t* plans = nullptr;  // [threads]
+  float* own = nullptr;      // [threads][own_floats()]
+
+  int64_t experts() const { return static_cast<int64_t>(gate.size()); }
+  ExpertPlan plan(int thread) const;
+  static int64_t own_floats();
+
+  // Copies this lane's share of the sorted pairs from `x`, a row for each token, into `rows`.
+  void gather(const Lane& lane, const Activation& x) const;
+  // Makes this lane's share of `hidden` from `x`, a row for each sorted pair (or the only row, for one token).
+  void gate_up(const Lane& lane, const Activation& x) const;
+  // y[tokens][k], this lane's columns: the sum of all experts' results times weights[tokens][top_k].
+  void sum_down(const Lane& lane, const float* weights, int64_t tokens, float* y) const;
+};
+
+}  // namespace kbench
