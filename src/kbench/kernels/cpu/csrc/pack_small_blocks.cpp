@@ -1,4 +1,5 @@
 // Packing of the formats with blocks of 32 weights.
+#include <cstddef>
 #include <stdexcept>
 
 #include "pack.h"
@@ -6,75 +7,71 @@
 namespace kbench {
 namespace {
 
+using Blocks = const uint8_t* const*;
+
 struct PackQ4_0 {
   using Block = BlockQ4_0;
-  static void pack(const Block& b, uint8_t* tile, int64_t blocks, int64_t block, int64_t row) {
-    put_nibbles(tile + block * kNibbleBlockBytes, row, b.q);
-    put_half(tile + blocks * kNibbleBlockBytes + block * kHalvesBytes, row, b.d);
+  static void pack(Blocks b, uint8_t* tile, int64_t count, int64_t block, int64_t row) {
+    put_nibbles(tile + block * kNibbleBlockBytes, row, b, offsetof(Block, q));
+    put_halves(tile + count * kNibbleBlockBytes + block * kHalvesBytes, row, b, offsetof(Block, d));
   }
 };
 
 struct PackQ4_1 {
   using Block = BlockQ4_1;
-  static void pack(const Block& b, uint8_t* tile, int64_t, int64_t block, int64_t row) {
+  static void pack(Blocks b, uint8_t* tile, int64_t, int64_t block, int64_t row) {
     uint8_t* p = tile + block * kQ4_1BlockBytes;
-    put_half(p, row, b.d);
-    put_half(p + kHalvesBytes, row, b.m);
-    put_nibbles(p + 2 * kHalvesBytes, row, b.q);
+    put_halves(p, row, b, offsetof(Block, d));
+    put_halves(p + kHalvesBytes, row, b, offsetof(Block, m));
+    put_nibbles(p + 2 * kHalvesBytes, row, b, offsetof(Block, q));
   }
 };
 
-// The 32 top bits of a row's block: bit 4 * q + j of `high` becomes bit q of byte j.
-void put_top_bits(uint8_t* line, int64_t row, uint32_t high) {
-  uint32_t out = 0;
-  for (int q = 0; q < 8; ++q) {
-    // Four neighbouring bits to the lowest bits of four bytes: multiplied, bit j lands at 8 * j among others.
-    out |= ((high >> (4 * q) & 15u) * 0x00204081u & 0x01010101u) << q;
-  }
-  put(line, 0, row, out);
-}
-
 struct PackQ5_0 {
   using Block = BlockQ5_0;
-  static void pack(const Block& b, uint8_t* tile, int64_t blocks, int64_t block, int64_t row) {
-    put_nibbles(tile + block * kFiveBitBlockBytes, row, b.q);
-    put_top_bits(tile + block * kFiveBitBlockBytes + kNibbleBlockBytes, row, dword_at(b.high, 0));
-    put_half(tile + blocks * kFiveBitBlockBytes + block * kHalvesBytes, row, b.d);
+  static void pack(Blocks b, uint8_t* tile, int64_t count, int64_t block, int64_t row) {
+    uint8_t* p = tile + block * kFiveBitBlockBytes;
+    put_nibbles(p, row, b, offsetof(Block, q));
+    put(p + kNibbleBlockBytes, 0, row, spread_bits(load_column(b, offsetof(Block, high))));
+    put_halves(tile + count * kFiveBitBlockBytes + block * kHalvesBytes, row, b, offsetof(Block, d));
   }
 };
 
 struct PackQ5_1 {
   using Block = BlockQ5_1;
-  static void pack(const Block& b, uint8_t* tile, int64_t, int64_t block, int64_t row) {
+  static void pack(Blocks b, uint8_t* tile, int64_t, int64_t block, int64_t row) {
     uint8_t* p = tile + block * kQ5_1BlockBytes;
-    put_half(p, row, b.d);
-    put_half(p + kHalvesBytes, row, b.m);
-    put_nibbles(p + 2 * kHalvesBytes, row, b.q);
-    put_top_bits(p + 2 * kHalvesBytes + kNibbleBlockBytes, row, dword_at(b.high, 0));
+    put_halves(p, row, b, offsetof(Block, d));
+    put_halves(p + kHalvesBytes, row, b, offsetof(Block, m));
+    put_nibbles(p + 2 * kHalvesBytes, row, b, offsetof(Block, q));
+    put(p + 2 * kHalvesBytes + kNibbleBlockBytes, 0, row, spread_bits(load_column(b, offsetof(Block, high))));
   }
 };
 
 struct PackQ8_0 {
   using Block = BlockQ8_0;
-  static void pack(const Block& b, uint8_t* tile, int64_t blocks, int64_t block, int64_t row) {
-    for (int64_t l = 0; l < 8; ++l) put(tile + block * kByteBlockBytes, l, row, dword_at(b.q, l));
-    put_half(tile + blocks * kByteBlockBytes + block * kHalvesBytes, row, b.d);
+  static void pack(Blocks b, uint8_t* tile, int64_t count, int64_t block, int64_t row) {
+    // Four lines of bytes are read as four lines of nibbles are: 16 bytes a row.
+    put_nibbles(tile + block * kByteBlockBytes, row, b, offsetof(Block, q));
+    put_nibbles(tile + block * kByteBlockBytes + 4 * kLineBytes, row, b, offsetof(Block, q) + 16);
+    put_halves(tile + count * kByteBlockBytes + block * kHalvesBytes, row, b, offsetof(Block, d));
   }
 };
 
 struct PackIQ4_NL {
   using Block = BlockIQ4_NL;
-  static void pack(const Block& b, uint8_t* tile, int64_t blocks, int64_t block, int64_t row) {
-    put_nibbles(tile + block * kNibbleBlockBytes, row, b.q);
-    put_half(tile + blocks * kNibbleBlockBytes + block * kHalvesBytes, row, b.d);
+  static void pack(Blocks b, uint8_t* tile, int64_t count, int64_t block, int64_t row) {
+    put_nibbles(tile + block * kNibbleBlockBytes, row, b, offsetof(Block, q));
+    put_halves(tile + count * kNibbleBlockBytes + block * kHalvesBytes, row, b, offsetof(Block, d));
   }
 };
 
 struct PackMXFP4 {
   using Block = BlockMXFP4;
-  static void pack(const Block& b, uint8_t* tile, int64_t blocks, int64_t block, int64_t row) {
-    put_nibbles(tile + block * kNibbleBlockBytes, row, b.q);
-    tile[blocks * kNibbleBlockBytes + block * kExponentsBytes + row] = b.e;
+  static void pack(Blocks b, uint8_t* tile, int64_t count, int64_t block, int64_t row) {
+    put_nibbles(tile + block * kNibbleBlockBytes, row, b, offsetof(Block, q));
+    uint8_t* exponents = tile + count * kNibbleBlockBytes + block * kExponentsBytes + row;
+    for (int r = 0; r < 4; ++r) exponents[r] = b[r][offsetof(Block, e)];
   }
 };
 
