@@ -25,15 +25,20 @@ def cpu_flags() -> set[str]:
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
+def defines(isa: str) -> list[str]:
+    return [f"-DKBENCH_ISA={isa}", f'-DKBENCH_REGISTERS="{isa}/registers.h"']
+
+
 def build_and_run(folder: Path, isa: str, flags: list[str]) -> None:
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
         pytest.skip("no C++ compiler")
     # One translation unit for the ISA: its headers are parsed once. -O0: the emulation takes minutes to optimise, and
     # a second to run as it is.
-    sources = sorted([*(CSRC / isa).glob("matmul*.cpp"), *(CSRC / isa).glob("quantize.cpp")])
+    sources = sorted([*(CSRC / "matmul").glob("*.cpp"), *(CSRC / isa).glob("quantize.cpp")])
     assert len(sources) > 4
     unit = folder / f"{isa}.cpp"
+    flags = [*flags, *defines(isa)]
     unit.write_text("".join(f'#include "{source}"\n' for source in sources))
     plain = [CSRC / "matrix.cpp", *sorted(CSRC.glob("pack*.cpp")), *sorted((CSRC / "scalar").glob("matmul*.cpp"))]
     plain += [CSRC / "scalar" / "quantize.cpp", ROOT / "tests" / "native" / "matmul_check.cpp"]
@@ -54,8 +59,9 @@ def test_objects_of_an_isa_share_no_symbols(tmp_path: Path, isa: str, flags: lis
         pytest.skip("no C++ compiler")
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("not x86-64")
-    for source in sorted((CSRC / isa).glob("*.cpp")):
-        command = [compiler, "-std=c++17", "-O0", "-w", f"-I{CSRC}", *flags, "-c", source, "-o", tmp_path / "isa.o"]
+    for source in sorted([*(CSRC / isa).glob("*.cpp"), *(CSRC / "matmul").glob("*.cpp")]):
+        command = [compiler, "-std=c++17", "-O0", "-w", f"-I{CSRC}", *flags, *defines(isa), "-c", source]
+        command += ["-o", tmp_path / "isa.o"]
         subprocess.run(command, check=True)
         symbols = subprocess.run([nm, "-C", tmp_path / "isa.o"], capture_output=True, text=True, check=True).stdout
         weak = [line for line in symbols.splitlines() if line[17:18] in ("W", "V", "w", "v", "u")]

@@ -74,13 +74,17 @@ struct Aligned {
 
 struct Quantized {
   std::vector<int8_t> q;
-  std::vector<float> scale, sum;
+  std::vector<int16_t> words;
+  std::vector<float> scale, sum, word_scale, word_sum;
   Activation a;
   Quantized(const std::vector<float>& x, int64_t tokens, int64_t k, int64_t ldx, int planes, QuantizeFn quantize) {
-    const size_t blocks = static_cast<size_t>(tokens * planes * k / 32);
-    q.resize(blocks * 32);
-    scale.resize(blocks);
-    sum.resize(blocks * 2);
+    const size_t blocks = static_cast<size_t>(tokens * k / 32), all = blocks * static_cast<size_t>(planes);
+    q.resize(all * 32);
+    scale.resize(all);
+    sum.resize(all * 2);
+    words.resize(blocks * 32);
+    word_scale.resize(blocks);
+    word_sum.resize(blocks * 2);
     a.x = x.data();
     a.ldx = ldx;
     a.k = k;
@@ -88,7 +92,14 @@ struct Quantized {
     a.q = q.data();
     a.scale = scale.data();
     a.sum = sum.data();
+    a.words = words.data();
+    a.word_scale = word_scale.data();
+    a.word_sum = word_sum.data();
     if (quantize != nullptr) quantize(a, 0, tokens);
+  }
+  bool operator!=(const Quantized& o) const {
+    return q != o.q || words != o.words || scale != o.scale || sum != o.sum || word_scale != o.word_scale ||
+           word_sum != o.word_sum;
   }
 };
 
@@ -119,8 +130,9 @@ std::vector<double> tolerance(const PackedMatrix& w, const std::vector<float>& x
   return bound;
 }
 
-int check(Format format, const MatmulTable& truth, const MatmulTable& table, int64_t n, int64_t k, int64_t tokens,
-          int planes, bool with_bias) {
+int check(const char* kernel, MatmulFn true_matmul, MatmulFn matmul, Format format, const MatmulTable& truth,
+          const MatmulTable& table, int64_t n, int64_t k, int64_t tokens, int planes, bool with_bias) {
+  if (matmul == nullptr || matmul == true_matmul) return 0;
   const std::vector<uint8_t> raw = random_rows(format, n, k);
   PackedMatrix w;
   w.format = format;
@@ -139,7 +151,7 @@ int check(Format format, const MatmulTable& truth, const MatmulTable& table, int
 
   Quantized expected(x, tokens, k, ldx, planes, block_elements(format) == 1 ? nullptr : truth.quantize);
   Quantized found(x, tokens, k, ldx, planes, block_elements(format) == 1 ? nullptr : table.quantize);
-  if (expected.q != found.q || expected.scale != found.scale || expected.sum != found.sum) {
+  if (expected != found) {
     std::printf("%s k=%ld tokens=%ld: activations quantised differently\n", format_name(format),
                 static_cast<long>(k), static_cast<long>(tokens));
     return 1;
@@ -148,12 +160,14 @@ int check(Format format, const MatmulTable& truth, const MatmulTable& table, int
   const size_t size = static_cast<size_t>(kMargin + tokens * ldy);
   std::vector<float> y(size, kCanary), y_truth(size, kCanary);
   const float* bias_data = with_bias ? bias.data() : nullptr;
-  truth.matmul[static_cast<int>(format)](w, expected.a, tokens, 0, w.tiles(), bias_data, y_truth.data() + kMargin, ldy);
+  MatmulParameters p;
+  p.k_block = 256;       // two panels where there are two super-blocks
+  p.chunk_bytes = 4096;  // several chunks where there are many tokens
+  true_matmul(w, expected.a, tokens, 0, w.tiles(), bias_data, y_truth.data() + kMargin, ldy, p);
   // In two calls, as two threads would.
   const int64_t middle = w.tiles() / 2;
-  const MatmulFn matmul = table.matmul[static_cast<int>(format)];
-  matmul(w, found.a, tokens, middle, w.tiles(), bias_data, y.data() + kMargin, ldy);
-  matmul(w, found.a, tokens, 0, middle, bias_data, y.data() + kMargin, ldy);
+  matmul(w, found.a, tokens, middle, w.tiles(), bias_data, y.data() + kMargin, ldy, p);
+  matmul(w, found.a, tokens, 0, middle, bias_data, y.data() + kMargin, ldy, p);
 
   const std::vector<double> bound = tolerance(w, x, tokens, ldx);
   int bad = 0;
@@ -162,8 +176,8 @@ int check(Format format, const MatmulTable& truth, const MatmulTable& table, int
     const bool canary = at < 0 || row >= n;
     const double limit = canary ? 0 : bound[t * n + row] + (with_bias ? 4 * kEps * (std::fabs(y_truth[i]) + 1) : 0);
     if (!(std::fabs(y[i] - (canary ? kCanary : y_truth[i])) <= limit) && bad++ < 3) {
-      std::printf("%s n=%ld k=%ld tokens=%ld: y[%ld, %ld] = %g, expected %g within %g%s\n",
-                  format_name(format), static_cast<long>(n), static_cast<long>(k),
+      std::printf("%s %s n=%ld k=%ld tokens=%ld: y[%ld, %ld] = %g, expected %g within %g%s\n",
+                  format_name(format), kernel, static_cast<long>(n), static_cast<long>(k),
                   static_cast<long>(tokens), static_cast<long>(t), static_cast<long>(row), y[i],
                   canary ? kCanary : y_truth[i], limit, canary ? " (canary)" : "");
     }
@@ -178,25 +192,29 @@ int main() {
   fill_matmul_table_scalar(truth);
   table = truth;
   KBENCH_FILL(table);
-  int bad = 0, n_checks = 0;
+  int bad = 0, n_checks = 0, n_missing = 0;
   for (int i = 0; i < kFormatCount; ++i) {
     const Format format = static_cast<Format>(i);
     if (table.matmul[i] == truth.matmul[i]) {
       std::printf("%s: no kernel of its own\n", format_name(format));
+      ++n_missing;
       continue;
     }
+    const auto all = [&](int64_t n, int64_t k, int64_t tokens, int planes, bool with_bias) {
+      bad += check("lines", truth.matmul[i], table.matmul[i], format, truth, table, n, k, tokens, planes, with_bias);
+      bad += check("bytes", truth.panel_bytes[i], table.panel_bytes[i], format, truth, table, n, k, tokens, planes,
+                   with_bias);
+      bad += check("words", truth.panel_words[i], table.panel_words[i], format, truth, table, n, k, tokens, planes,
+                   with_bias);
+      ++n_checks;
+    };
     const int64_t k = block_elements(format) == 256 ? 512 : 96;
     for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 33}) {
-      for (const int planes : {1, 2}) {
-        bad += check(format, truth, table, 40, k, tokens, planes, tokens % 2 == 0);
-        ++n_checks;
-      }
+      for (const int planes : {1, 2}) all(40, k, tokens, planes, tokens % 2 == 0);
     }
-    for (const int64_t n : {1, 15, 16, 17}) {
-      bad += check(format, truth, table, n, block_elements(format) == 256 ? 256 : 32, 3, 2, n == 15);
-      ++n_checks;
-    }
+    for (const int64_t n : {1, 15, 16, 17}) all(n, block_elements(format) == 256 ? 256 : 32, 3, 2, n == 15);
+    all(16, block_elements(format) == 256 ? 1280 : 1312, 2, 2, false);  // several panels, the last not full
   }
-  std::printf("%d checks, %d wrong values\n", n_checks, bad);
-  return bad == 0 ? 0 : 1;
+  std::printf("%d checks, %d wrong values, %d formats without a kernel\n", n_checks, bad, n_missing);
+  return bad == 0 && n_missing == 0 ? 0 : 1;
 }

@@ -8,7 +8,8 @@ Three sources of error, with ``u`` the unit roundoff (half the distance to the n
 * Factors rounded to a smaller type (bf16 products): each term is off by ``u`` of itself, twice (weight and
   activation), independently: 6 standard deviations are ``6 * u * sqrt(2/3) * sqrt(sum w^2 x^2)``.
 * Activations quantised to int8 by blocks of 32: an element is off by at most ``scale/2``, ``scale`` = the block's
-  largest magnitude / 127; with a second plane for what the first rounded away, by ``scale/508``. The hard bound
+  largest magnitude / 127. ``int8x2`` is a second plane for what the first rounded away (``scale/508``), or, where many
+  tokens are multiplied, one int16 of 14 bits (``scale/129``): the bound is the wider one's. The hard bound
   ``sum |w| scale/2`` exceeds what happens by ``sqrt(k)`` and would hide a missing block; uniform errors have deviation
   ``scale/sqrt(12)``, so ``6 sqrt(sum w^2 scale^2 / 12)`` is allowed.
 
@@ -36,7 +37,7 @@ ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 # What an implementation's products are made of; int8: quantised activations, float32 sums; int8x2: in two planes.
 ACCURACIES = ("f32", "f16", "bf16", "int8", "int8x2")
 # The steps of an activation's rounding between a block's largest magnitude and 0.
-_STEPS = {"int8": 127, "int8x2": 127 * 2 * 127}
+_STEPS = {"int8": 127, "int8x2": 8191}
 SAFETY = 6.0
 INT8_BLOCK = 32
 # exp, sin, cos, rsqrt of vectorised kernels are good to a few units in the last place; 16 is 1e-6 relative.

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "activation.h"
 #include "isa.h"
 #include "owned_matrix.h"
 #include "packed_layout.h"
@@ -104,7 +105,7 @@ NumpyRows unpack_rows(const OwnedMatrix& matrix, const Ids& ids) {
 }
 
 NumpyRows matmul(const std::string& isa, const OwnedMatrix& matrix, const Rows& x, const std::optional<Vector>& bias,
-                 ThreadPool* pool, int planes) {
+                 ThreadPool* pool, int planes, int64_t panel_tokens) {
   const PackedMatrix& w = matrix.view();
   const MatmulTable& table = matmul_table(isa_from_name(isa.c_str()));
   const int64_t tokens = static_cast<int64_t>(x.shape(0));
@@ -119,28 +120,37 @@ NumpyRows matmul(const std::string& isa, const OwnedMatrix& matrix, const Rows& 
   auto y = make_floats(tokens, w.n);
   {
     nb::gil_scoped_release release;
+    MatmulParameters p;
+    p.panel_tokens = panel_tokens;
+    const KernelChoice kernel = choose_kernel(table, w.format, tokens, planes, p);
+    std::vector<uint8_t> memory;
     Activation a;
+    if (quantised(w.format)) {
+      memory.resize(static_cast<size_t>(activation_bytes(tokens, w.k, planes)) + kLineBytes);
+      auto at = reinterpret_cast<uintptr_t>(memory.data());
+      at = (at + kLineBytes - 1) / kLineBytes * kLineBytes;
+      a = activation_in(reinterpret_cast<uint8_t*>(at), tokens, w.k, planes);
+      if (kernel.words) a.q = nullptr;
+      else a.words = nullptr;
+    }
     a.x = x.data();
     a.ldx = a.k = w.k;
-    a.planes = planes;
-    std::vector<int8_t> q;
-    std::vector<float> scale, sum;
-    if (block_elements(w.format) != 1) {
-      const int64_t blocks = tokens * planes * (w.k / kBlock);
-      q.resize(static_cast<size_t>(blocks * kBlock));
-      scale.resize(static_cast<size_t>(blocks));
-      sum.resize(static_cast<size_t>(blocks * 2));
-      a.q = q.data();
-      a.scale = scale.data();
-      a.sum = sum.data();
+    if (quantised(w.format)) {
       split(pool, tokens, [&](int64_t begin, int64_t end) { table.quantize(a, begin, end); });
     }
     const float* bias_data = bias.has_value() ? bias->data() : nullptr;
     split(pool, w.tiles(), [&](int64_t begin, int64_t end) {
-      table.matmul[static_cast<int>(w.format)](w, a, tokens, begin, end, bias_data, y.get(), w.n);
+      kernel.fn(w, a, tokens, begin, end, bias_data, y.get(), w.n, p);
     });
   }
   return numpy_rows(std::move(y), tokens, w.n);
+}
+
+bool reads_words(const std::string& isa, const std::string& format, int64_t tokens, int planes, int64_t panel_tokens) {
+  MatmulParameters p;
+  p.panel_tokens = panel_tokens;
+  if (planes != 1 && planes != 2) throw std::invalid_argument("planes is " + std::to_string(planes) + "; accepted: 1, 2");
+  return choose_kernel(matmul_table(isa_from_name(isa.c_str())), format_from_name(format), tokens, planes, p).words;
 }
 
 nb::list isas() {
@@ -167,8 +177,12 @@ void bind_matmul(nb::module_& m) {
         "Packs `raw` (uint8[:], the GGUF bytes of n rows of k weights) into a Matrix, on the threads of `pool`.\n"
         "Raises ValueError where format, n, k and the size of `raw` do not fit together.");
   m.def("matmul", &matmul, "isa"_a, "w"_a, "x"_a, "bias"_a.none() = nb::none(), "pool"_a.none() = nb::none(), "planes"_a = 1,
+        "panel_tokens"_a = 0,
         "x (float32[tokens, k]) times the transposed matrix, plus bias (float32[n]): float32[tokens, n].\n"
-        "Quantised formats multiply x rounded to one or two planes of int8 in blocks of 32. Raises ValueError.");
+        "Quantised formats multiply x rounded in blocks of 32: to one or two planes of int8 where there are fewer tokens\n"
+        "than panel_tokens (0: the kernels' own switch point), else to what reads_words() says. Raises ValueError.");
+  m.def("reads_words", &reads_words, "isa"_a, "format"_a, "tokens"_a, "planes"_a, "panel_tokens"_a = 0,
+        "Whether that product rounds x to int16 of 14 bits instead of planes of int8.");
   m.def("isas", &isas, "(name, why it cannot run here or '') of every instruction set of this build, slowest first.");
 }
 

@@ -56,8 +56,10 @@ void ExpertLayer::gate_up(const Lane& lane, const Activation& x) const {
     for (int64_t p = sorted.begin[e]; p < sorted.begin[e + 1]; p += most) {
       const int64_t tokens = std::min(most, sorted.begin[e + 1] - p);
       const Activation a = rows_from(x, one_token ? 0 : p);
-      table.matmul[static_cast<int>(wg.format)](wg, a, tokens, tile0, tile1, nullptr, g - c, kBlockColumns);
-      table.matmul[static_cast<int>(wu.format)](wu, a, tokens, tile0, tile1, nullptr, u - c, kBlockColumns);
+      table.matmul[static_cast<int>(wg.format)](wg, a, tokens, tile0, tile1, nullptr, g - c, kBlockColumns,
+                                             parameters);
+      table.matmul[static_cast<int>(wu.format)](wu, a, tokens, tile0, tile1, nullptr, u - c, kBlockColumns,
+                                             parameters);
       for (int64_t t = 0; t < tokens; ++t) {
         float* row = g + t * kBlockColumns;
         if (hidden.q == nullptr) {
@@ -112,7 +114,7 @@ void ExpertLayer::sum_down(const Lane& lane, const float* weights, int64_t token
       for (int64_t p = sorted.begin[e]; p < sorted.begin[e + 1]; p += kBlockTokens) {
         const int64_t pairs = std::min<int64_t>(kBlockTokens, sorted.begin[e + 1] - p);
         table.matmul[static_cast<int>(w.format)](w, rows_from(hidden, p), pairs, tile0, tile1, nullptr, temporary - c,
-                                                 kBlockColumns);
+                                                 kBlockColumns, parameters);
         for (int64_t t = 0; t < pairs; ++t) {
           const int64_t pair = sorted.pair[p + t];
           ops.add_scaled(temporary + t * kBlockColumns, weights[pair], columns, y + pair / top_k * k + c);

@@ -18,9 +18,10 @@ struct ExpertLayer {
   int64_t k = 0;       // of the hidden state
   int64_t top_k = 0;
   int64_t max_pairs = 0;
+  MatmulParameters parameters;
   bool one_token = false;  // the program's: all experts read the token's own row
-  Activation rows;         // inputs of the sorted pairs; unused for one token
-  Activation hidden;       // silu(gate) * up of the sorted pairs
+  Activation rows{};       // inputs of the sorted pairs; unused for one token
+  Activation hidden{};       // silu(gate) * up of the sorted pairs
   int32_t* plans = nullptr;  // [threads]
   float* own = nullptr;      // [threads][own_floats()]
 

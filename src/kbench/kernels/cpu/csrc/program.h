@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "activation.h"
 #include "aligned_buffer.h"
 #include "barrier.h"
 #include "block_parameters.h"
@@ -79,6 +80,12 @@ struct RouterOptions {
   std::vector<float> bias;  // empty or one per expert; used to choose, not to weigh
 };
 
+// A matrix that reads a value's rows: which of their quantised forms, choose_kernel() says.
+struct ActivationUse {
+  Format format;
+  MatmulParameters parameters;
+};
+
 class Program {
  public:
   // arena: 64-byte aligned. Throws std::invalid_argument, as every recording method does, for arguments that do not
@@ -133,6 +140,7 @@ class Program {
   };
   // Quantised rows of a value, shared by all matrices that read it.
   struct ActivationSlot {
+    std::shared_ptr<std::vector<ActivationUse>> uses;
     int64_t x = -1;     // arena offset of the value that it holds; -1: none
     Activation base;    // of thread 0, or of everyone
     int64_t bytes = 0;  // of one copy
@@ -181,7 +189,9 @@ class Program {
   using RowsFn = std::function<void(int thread, int64_t begin, int64_t end, const RunState&)>;
   void add_rows(const std::vector<Operand>& inputs, const Operand& y, int64_t row_bytes, bool one_row, int threads,
                 RowsFn fn);
-  ActivationRef activation(Isa isa, int64_t x, int64_t rows, int64_t k, bool quantised, bool allow_own, int threads);
+  // The rows of `x` in all forms that `uses` read; those of other steps on the same value are added.
+  ActivationRef activation(Isa isa, int64_t x, int64_t rows, int64_t k,
+                           const std::vector<ActivationUse>& uses, bool allow_own, int threads);
   void add_matmul(Isa isa, const PackedMatrix& w, const ActivationRef& x, const Operand& y, std::vector<float> bias,
                   bool one_row, int threads);
   const RopeTable& rope_table(std::vector<float> inv_freq, float attn_factor, bool own, int threads);
@@ -195,6 +205,7 @@ class Program {
   int n_steps_ = 0;
   BlockValues block_;
   int planes_ = static_cast<int>(block_[Parameter::activation_planes]);  // see matmul_table.h
+  MatmulParameters parameters_;
   std::vector<Stage> stages_;
   Hazards hazards_;
   std::vector<AlignedBuffer> buffers_;
@@ -212,12 +223,6 @@ class Program {
 
 // y = x W^T + bias for this lane's share of tiles and tokens.
 void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activation& x, int64_t tokens,
-                  const Lane& lane, const float* bias, float* y, int64_t ldy);
-bool quantised(Format format);
-// Quantised rows laid out in `data`, and the bytes that they take.
-Activation activation_in(uint8_t* data, int64_t rows, int64_t k, int planes);
-int64_t activation_bytes(int64_t rows, int64_t k, int planes);
-// The same activation from row `row` on.
-Activation rows_from(const Activation& a, int64_t row);
+                  const Lane& lane, const float* bias, float* y, int64_t ldy, const MatmulParameters& p);
 
 }  // namespace kbench

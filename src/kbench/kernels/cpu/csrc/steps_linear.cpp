@@ -15,13 +15,6 @@ constexpr int64_t kTilesPerThread = 4;
 // ... and at least this many tokens per group, or the weights are unpacked for too few.
 constexpr int64_t kTokensPerGroup = 16;
 
-int64_t scale_offset(int64_t rows, int64_t k) {
-  return round_up(rows * k, kCacheLine);
-}
-int64_t sum_offset(int64_t rows, int64_t k) {
-  return scale_offset(rows, k) + round_up(rows * (k / 32) * 4, kCacheLine);
-}
-
 template <typename T>
 T* shifted(T* p, int64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<uint8_t*>(p) + bytes);
@@ -29,39 +22,8 @@ T* shifted(T* p, int64_t bytes) {
 
 }  // namespace
 
-bool quantised(Format format) {
-  return format != Format::F32 && format != Format::F16 && format != Format::BF16;
-}
-
-Activation rows_from(const Activation& a, int64_t row) {
-  Activation b = a;
-  if (b.x != nullptr) b.x += row * a.ldx;
-  if (b.q != nullptr) {
-    b.q += row * a.planes * a.k;
-    b.scale += row * a.planes * (a.k / 32);
-    b.sum += row * a.planes * (a.k / 16);
-  }
-  return b;
-}
-
-int64_t activation_bytes(int64_t rows, int64_t k, int planes) {
-  rows *= planes;
-  return round_up(sum_offset(rows, k) + rows * (k / 16) * 4, 2 * kCacheLine);
-}
-
-Activation activation_in(uint8_t* data, int64_t rows, int64_t k, int planes) {
-  Activation a;
-  a.k = k;
-  a.planes = planes;
-  rows *= planes;
-  a.q = reinterpret_cast<int8_t*>(data);
-  a.scale = reinterpret_cast<float*>(data + scale_offset(rows, k));
-  a.sum = reinterpret_cast<float*>(data + sum_offset(rows, k));
-  return a;
-}
-
 void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activation& x, int64_t tokens,
-                  const Lane& lane, const float* bias, float* y, int64_t ldy) {
+                  const Lane& lane, const float* bias, float* y, int64_t ldy, const MatmulParameters& p) {
   int64_t groups = 1;
   while (lane.n_threads % (2 * groups) == 0 && w.tiles() * groups < kTilesPerThread * lane.n_threads &&
          tokens / (2 * groups) >= kTokensPerGroup) {
@@ -70,8 +32,9 @@ void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activat
   const Range tiles = share(w.tiles(), lane.thread / groups, lane.n_threads / groups);
   const Range rows = share(tokens, lane.thread % groups, groups);
   if (tiles.empty() || rows.empty()) return;
-  const MatmulFn fn = table.matmul[static_cast<int>(w.format)];
-  fn(w, rows_from(x, rows.begin), rows.end - rows.begin, tiles.begin, tiles.end, bias, y + rows.begin * ldy, ldy);
+  // By all tokens, not by this thread's: activations were quantised for that.
+  const MatmulFn fn = choose_kernel(table, w.format, tokens, x.planes, p).fn;
+  fn(w, rows_from(x, rows.begin), rows.end - rows.begin, tiles.begin, tiles.end, bias, y + rows.begin * ldy, ldy, p);
 }
 
 Activation Program::ActivationRef::at(int thread) const {
@@ -81,6 +44,9 @@ Activation Program::ActivationRef::at(int thread) const {
     a.q = shifted(a.q, thread * stride);
     a.scale = shifted(a.scale, thread * stride);
     a.sum = shifted(a.sum, thread * stride);
+    a.words = shifted(a.words, thread * stride);
+    a.word_scale = shifted(a.word_scale, thread * stride);
+    a.word_sum = shifted(a.word_sum, thread * stride);
   }
   return a;
 }
@@ -91,12 +57,16 @@ std::vector<Access> Program::ActivationRef::accesses() const {
   return accesses;
 }
 
-Program::ActivationRef Program::activation(Isa isa, int64_t x, int64_t rows, int64_t k, bool quantise, bool allow_own,
-                                           int threads) {
+Program::ActivationRef Program::activation(Isa isa, int64_t x, int64_t rows, int64_t k,
+                                           const std::vector<ActivationUse>& uses, bool allow_own, int threads) {
   ActivationRef ref;
   ref.x = value(x, rows, k, "x");
   ref.base.k = ref.base.ldx = k;
-  if (!quantise) return ref;
+  std::vector<ActivationUse> reading;
+  for (const ActivationUse& use : uses) {
+    if (quantised(use.format)) reading.push_back(use);
+  }
+  if (reading.empty()) return ref;
   const bool own = allow_own && small(rows * k);
   const std::string key = std::to_string(rows) + "x" + std::to_string(k) + "x" + std::to_string(planes_) +
                           (own ? " own " : " ") + isa_name(isa);
@@ -109,19 +79,36 @@ Program::ActivationRef Program::activation(Isa isa, int64_t x, int64_t rows, int
   ref.base = slot.base;
   ref.stride = own ? slot.bytes : 0;
   ref.shared_bytes = own ? 0 : slot.bytes;
-  if (slot.x == x) return ref;
-  const QuantizeFn fn = matmul_table(isa).quantize;
+  if (slot.x == x) {
+    slot.uses->insert(slot.uses->end(), reading.begin(), reading.end());
+    return ref;
+  }
+  // Matrices recorded later may read the same rows, in another form: what is made is decided when it is made.
+  slot.uses = std::make_shared<std::vector<ActivationUse>>(std::move(reading));
+  const auto quantise = [&table = matmul_table(isa), uses = slot.uses, planes = planes_](Activation a, int64_t tokens,
+                                                                                        const Range& rows) {
+    bool words = false, bytes = false;
+    for (const ActivationUse& u : *uses) {
+      (choose_kernel(table, u.format, tokens, planes, u.parameters).words ? words : bytes) = true;
+    }
+    if (!words) a.words = nullptr;
+    if (!bytes) a.q = nullptr;
+    if (!rows.empty()) table.quantize(a, rows.begin, rows.end);
+  };
   const bool one_row = rows == 1;
   if (own) {
-    add_stage([fn, ref, one_row](const Lane& lane,
-                                 const RunState& s) { fn(ref.at(lane.thread), 0, one_row ? 1 : s.n_tokens); },
-              {reads(ref.x)}, 0);
+    add_stage(
+        [quantise, ref, one_row](const Lane& lane, const RunState& s) {
+          const int64_t tokens = one_row ? 1 : s.n_tokens;
+          quantise(ref.at(lane.thread), tokens, {0, tokens});
+        },
+        {reads(ref.x)}, 0);
   } else {
     const Split split{Split::rows, k * 4, one_row ? -threads : threads};
     add_stage(
-        [fn, ref, one_row](const Lane& lane, const RunState& s) {
-          const Range part = share(one_row ? 1 : s.n_tokens, lane.thread, lane.n_threads);
-          if (!part.empty()) fn(ref.at(lane.thread), part.begin, part.end);
+        [quantise, ref, one_row](const Lane& lane, const RunState& s) {
+          const int64_t tokens = one_row ? 1 : s.n_tokens;
+          quantise(ref.at(lane.thread), tokens, share(tokens, lane.thread, lane.n_threads));
         },
         {reads(ref.x, split), {ref.base.q, slot.bytes, true, {}}}, threads);
   }
@@ -139,9 +126,10 @@ void Program::add_matmul(Isa isa, const PackedMatrix& w, const ActivationRef& x,
   const bool columns = (one_row ? 1 : max_tokens_) < 2 * kTokensPerGroup;
   accesses.push_back(writes(y, columns ? Split{Split::columns, w.n, threads} : Split{}));
   add_stage(
-      [&table = matmul_table(isa), w, x, y, bias = std::move(bias), one_row](const Lane& lane, const RunState& s) {
+      [&table = matmul_table(isa), w, x, y, bias = std::move(bias), one_row, p = parameters_](const Lane& lane,
+                                                                                              const RunState& s) {
         matmul_share(table, w, x.at(lane.thread), one_row ? 1 : s.n_tokens, lane, bias.empty() ? nullptr : bias.data(),
-                     y.at(0), w.n);
+                     y.at(0), w.n, p);
       },
       accesses, threads);
 }
@@ -159,7 +147,7 @@ int Program::linear(Isa isa, const PackedMatrix& w, int64_t x, int64_t y, std::v
   if (overlap(in.shared, in.n_bytes, arena_ + y, rows * w.n * 4))
     throw std::invalid_argument("linear: x and y overlap");
   begin_step();
-  const ActivationRef ref = activation(isa, x, rows, w.k, quantised(w.format), true, threads);
+  const ActivationRef ref = activation(isa, x, rows, w.k, {{w.format, parameters_}}, true, threads);
   add_matmul(isa, w, ref, shared_output(y, rows, w.n, "y"), std::move(bias), one_row, threads);
   return n_steps_ - 1;
 }
@@ -189,19 +177,20 @@ int Program::head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_
   uint8_t* data = quantise ? scratch(bytes * n_threads_) : nullptr;
   add_stage(
       [&table = matmul_table(isa), w = std::move(w), in, out, heads, k, n, tail, x_head, y_head, data, bytes,
-       rows = max_tokens_, planes = planes_](const Lane& lane, const RunState& s) {
+       rows = max_tokens_, planes = planes_, p = parameters_](const Lane& lane, const RunState& s) {
         const int64_t tiles = w[0].tiles();
+        const KernelChoice kernel = choose_kernel(table, w[0].format, s.n_tokens, planes, p);
         const Range part = share(heads * tiles, lane.thread, lane.n_threads);
         for (int64_t h = part.begin / tiles; h < heads && h * tiles < part.end; ++h) {
           Activation a = data != nullptr ? activation_in(data + lane.thread * bytes, rows, k, planes) : Activation{};
           a.k = k;
           a.x = in.at(lane.thread) + h * x_head;
           a.ldx = heads * x_head;
+          if (kernel.words) a.q = nullptr;
+          else a.words = nullptr;
           if (data != nullptr) table.quantize(a, 0, s.n_tokens);
-          const PackedMatrix& m = w[static_cast<size_t>(h)];
-          table.matmul[static_cast<int>(m.format)](m, a, s.n_tokens, std::max<int64_t>(part.begin - h * tiles, 0),
-                                                   std::min(part.end - h * tiles, tiles), nullptr,
-                                                   out.at(0) + h * y_head, heads * y_head);
+          kernel.fn(w[static_cast<size_t>(h)], a, s.n_tokens, std::max<int64_t>(part.begin - h * tiles, 0),
+                    std::min(part.end - h * tiles, tiles), nullptr, out.at(0) + h * y_head, heads * y_head, p);
           if (tail == 0 || part.begin > h * tiles) continue;  // the thread with the head's first tile copies
           for (int64_t t = 0; t < s.n_tokens; ++t) {
             std::memcpy(out.at(0) + t * heads * y_head + h * y_head + n, a.x + t * a.ldx + k,

@@ -6,6 +6,7 @@
 //   down      work = output columns: each thread sums all experts' weighted results of its own columns, in the order of
 //             the experts, so that no sums are shared and the result does not depend on the thread count
 // Experts without tokens appear in no list and cost nothing.
+#include <limits>
 #include <stdexcept>
 
 #include "expert_layer.h"
@@ -58,11 +59,14 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   const bool quantise_x = quantised(gate[0].format) || quantised(up[0].format);
   const bool float_x = !quantised(gate[0].format) || !quantised(up[0].format);
   const bool one_token = max_tokens_ == 1;
-  const ActivationRef ref = activation(isa, x, max_tokens_, k, quantise_x, one_token, threads);
+  MatmulParameters lines = parameters_;
+  lines.panel_tokens = std::numeric_limits<int64_t>::max();
+  const ActivationRef ref =
+      activation(isa, x, max_tokens_, k, {{gate[0].format, lines}, {up[0].format, lines}}, one_token, threads);
 
   auto layer = std::make_shared<ExpertLayer>(ExpertLayer{op_table(isa), matmul_table(isa), std::move(gate),
                                                          std::move(up), std::move(down), n, k, top_k, max_pairs,
-                                                         one_token});
+                                                         lines, one_token});
   layer->plans = reinterpret_cast<int32_t*>(
       shared_scratch("experts' plans", ExpertPlan::ints(experts, max_pairs) * 4 * threads));
   layer->own = reinterpret_cast<float*>(shared_scratch("experts' blocks", ExpertLayer::own_floats() * 4 * threads));
@@ -97,6 +101,7 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   uint8_t* hidden_data = shared_scratch("experts' hidden", hidden_bytes);
   if (quantise_hidden) {
     hidden = activation_in(hidden_data, max_pairs, n, planes_);
+    hidden.words = nullptr;
   } else {
     hidden.x = reinterpret_cast<float*>(hidden_data);
     hidden.k = n;

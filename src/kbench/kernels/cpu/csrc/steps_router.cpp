@@ -33,7 +33,7 @@ int Program::moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, 
     throw std::invalid_argument("moe_router: ids and weights overlap");
   }
   begin_step();
-  const ActivationRef ref = activation(isa, x, max_tokens_, w.k, quantised(w.format), true, threads);
+  const ActivationRef ref = activation(isa, x, max_tokens_, w.k, {{w.format, parameters_}}, true, threads);
   Operand logits;
   logits.n_bytes = max_tokens_ * experts * 4;
   logits.shared = shared_scratch("router's logits", logits.n_bytes);

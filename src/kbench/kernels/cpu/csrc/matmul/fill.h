@@ -1,0 +1,30 @@
+// Puts the kernels of a quantised format into the table of the ISA that this file is compiled for.
+#pragma once
+#include "kernels.h"
+#include "panel_kernel.h"
+
+namespace kbench {
+namespace {
+
+template <template <class> class Format_, Format format>
+void fill_quantised(MatmulTable& table) {
+  using R = Registers;
+  using W = Format_<R>;
+  constexpr int at = static_cast<int>(format);
+  // A byte panel reads one plane; where it would have to widen its sums every other product, words are as fast.
+  constexpr bool kBytes = W::kMost <= R::kMostOfBytePanel && (W::kGroups == 1 || !R::kScalesDots);
+  table.matmul[at] = multiply_tiles<LineKernel<R, W>>;
+  if constexpr (kBytes) {
+    table.panel_bytes[at] = multiply_panels<R, W, BytePanel<R, W>>;
+  } else {
+    table.panel_bytes[at] = nullptr;
+  }
+  if constexpr (R::kHasWords) {
+    table.panel_words[at] = multiply_panels<R, W, WordPanel<R, W>>;
+  } else {
+    table.panel_words[at] = nullptr;
+  }
+}
+
+}  // namespace
+}  // namespace kbench

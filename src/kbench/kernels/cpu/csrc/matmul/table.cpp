@@ -1,0 +1,23 @@
+// The table of one ISA. See kernels.h.
+#include KBENCH_REGISTERS
+
+#include "kernels.h"
+
+#define KBENCH_CONCATENATE(a, b) a##b
+#define KBENCH_FILL_OF(isa) KBENCH_CONCATENATE(fill_matmul_table_, isa)
+
+void kbench::KBENCH_FILL_OF(KBENCH_ISA)(MatmulTable& table) {
+#if defined(KBENCH_HAS_REGISTERS)
+  KBENCH_ISA::fill_quantize(table);
+  KBENCH_ISA::fill_floats(table);
+  KBENCH_ISA::fill_nibbles(table);
+  KBENCH_ISA::fill_tables(table);
+  KBENCH_ISA::fill_five_bits(table);
+  KBENCH_ISA::fill_crumbs(table);
+  KBENCH_ISA::fill_q6_k(table);
+  KBENCH_ISA::fill_q8_0(table);
+  for (int planes = 0; planes < 2; ++planes) table.panel_tokens[planes] = Registers::kPanelTokens[planes];
+#else
+  (void)table;  // not this machine's architecture: the table keeps the kernels of the next lower ISA
+#endif
+}
