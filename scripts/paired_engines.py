@@ -1,178 +1,131 @@
-"""Times kbench against llama.cpp on one GGUF file, in pairs.
+"""Times kbench against other engines on GGUF files, in pairs.
 
-    python scripts/paired_engines.py model.gguf --against llama.cpp --threads 2 --pairs 12
+    python scripts/paired_engines.py model.gguf --against llama.cpp --against ik_llama.cpp --pairs 12
 
-Each side lives in a process of its own that loads the model once and then waits. The sides take turns in the order
-ABBA, so that a slow stretch of the machine hits both. A turn is one prefill (pp) of `--prompt` tokens into an empty
-cache and one decode (tg) of `--generate` tokens after a prompt of 8; tokens are seeded random ids, the same for both.
-The first turn of each side is thrown away. Printed: median tokens/s of each side, and the median over pairs of the
-ratio of tokens/s (kbench / peer) with the order-statistic interval that covers the true median with >= 95 %.
+Each side lives in a process of its own that loads the model and then waits; they take turns (``pairing.py``). A turn is
+one prefill (pp) of ``--prompt`` tokens into an empty cache and one decode (tg) of ``--generate`` tokens after a prompt
+of 8; tokens are seeded random ids, the same for all. Printed: median tokens/s of each side, and the median over pairs
+of the ratio of tokens/s (kbench / peer) with its interval. Before that, how far the logits after 8 tokens are from
+kbench's: all sides must be computing the same thing.
 
-Peers: `llama.cpp` is the package llama-cpp-python, `ik_llama.cpp` the package ik-llama-cpp-python.
+Peers: ``llama.cpp`` is the package llama-cpp-python, ``ik_llama.cpp`` the package ik-llama-cpp-python, whose library
+``IK_LLAMA_CPP_LIB_PATH`` replaces by one built for the CPU at hand, ``kbench`` is kbench. Options of a side follow it:
+``--against kbench:threads=1,planes=2``, ``--against ik_llama.cpp:repack=0``; ``threads`` is an option of every side.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import random
-import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-Turn = Callable[[list[int], list[int]], tuple[float, float]]
+from engine_sides import SIDES
+from pairing import Comparison, Rates, Side, report, serve, take_turns
+
+from kbench.model import describe_gguf, open_gguf
+
+# Memory of a side in sizes of the file: packed or repacked weights, and what llama.cpp keeps of the file besides.
+_MEMORY = {"kbench": 1.08, "ik_llama.cpp": 1.05, "llama.cpp": 1.75}
 
 
-def kbench_side(model: str, threads: int, n_context: int) -> Turn:
-    from kbench.engine import load_model
-
-    session = load_model(Path(model), context=n_context, threads=threads)
-
-    def turn(prompt: list[int], generated: list[int]) -> tuple[float, float]:
-        session.reset()
-        start = time.perf_counter()
-        session.prefill(prompt)
-        prefill = time.perf_counter() - start
-        session.reset()
-        session.prefill(generated[:8])
-        start = time.perf_counter()
-        for token in generated:
-            session.decode(token)
-        return prefill, time.perf_counter() - start
-
-    return turn
+def parse_side(text: str) -> tuple[str, dict[str, int]]:
+    """``name[:option=number,...]``."""
+    name, _, tail = text.partition(":")
+    if name not in SIDES:
+        sys.exit(f"no side {name!r}: {', '.join(SIDES)}")
+    try:
+        return name, {key: int(value) for key, value in (item.split("=") for item in tail.split(",") if item)}
+    except ValueError:
+        sys.exit(f"{text!r}: options are name=number, separated by commas")
 
 
-def llama_cpp_side(model: str, threads: int, n_context: int) -> Turn:
-    import ctypes
-
-    import llama_cpp as api
-
-    llama = api.Llama(model, n_ctx=n_context, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads,
-                      verbose=False)  # fmt: skip
-
-    def decode(tokens: list[int], position: int) -> None:
-        array = (ctypes.c_int32 * len(tokens))(*tokens)
-        if api.llama_decode(llama.ctx, api.llama_batch_get_one(array, len(tokens))):
-            raise RuntimeError("llama_decode failed")
-        api.llama_synchronize(llama.ctx)
-
-    return peer_turn(decode, lambda: api.llama_memory_clear(api.llama_get_memory(llama.ctx), True))
+def serve_side(text: str, model: str, threads: int, n_context: int) -> None:
+    name, options = parse_side(text)
+    threads = options.pop("threads", threads)
+    turns, about = SIDES[name](Path(model), threads, n_context, options)
+    serve(turns, about | {"threads": threads})
 
 
-def ik_llama_cpp_side(model: str, threads: int, n_context: int) -> Turn:
-    from ik_llama_cpp import IkLlama, _internals
-
-    llama = IkLlama(model, n_ctx=n_context, n_threads=threads, verbose=False)
-
-    def decode(tokens: list[int], position: int) -> None:
-        batch = _internals.make_batch_range(tokens, pos_start=position, logits_last=True)
-        if llama._context.decode(batch):
-            raise RuntimeError("llama_decode failed")
-        llama._context.get_logits(-1)  # waits for the result
-
-    return peer_turn(decode, llama._context.kv_cache_clear)
-
-
-def peer_turn(decode: Callable[[list[int], int], None], clear: Callable[[], None]) -> Turn:
-    def turn(prompt: list[int], generated: list[int]) -> tuple[float, float]:
-        clear()
-        start = time.perf_counter()
-        for i in range(0, len(prompt), 512):
-            decode(prompt[i : i + 512], i)
-        prefill = time.perf_counter() - start
-        clear()
-        decode(generated[:8], 0)
-        start = time.perf_counter()
-        for i, token in enumerate(generated):
-            decode([token], 8 + i)
-        return prefill, time.perf_counter() - start
-
-    return turn
-
-
-def serve(side: str, options: argparse.Namespace) -> None:
+def compare(model: Path, options: argparse.Namespace) -> list[Comparison]:
     n_context = max(options.prompt, options.generate + 8) + 8
-    make = {"kbench": kbench_side, "llama.cpp": llama_cpp_side, "ik_llama.cpp": ik_llama_cpp_side}[side]
-    turn = make(options.model, options.threads, n_context)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(turn(request["prompt"], request["generated"])), flush=True)
+    ours = "kbench" + (f":planes={options.planes}" if options.planes else "")
+    sides = []
+    for text in (ours, *options.against):
+        arguments = [__file__, str(model), "--serve", text, "--threads", str(options.threads)]
+        arguments += ["--context", str(n_context)]
+        sides.append(Side(text, arguments, round(model.stat().st_size * _MEMORY[parse_side(text)[0]])))
+    vocabulary = describe_gguf(open_gguf(model)).vocab
+    rng = random.Random(0)
+    request = {
+        "prompt": [rng.randrange(vocabulary) for _ in range(options.prompt)],
+        "generated": [rng.randrange(vocabulary) for _ in range(options.generate)],
+    }
+    warm_up = {"prompt": request["prompt"], "generated": request["generated"][:8]}
+    at_once = {"yes": True, "no": False, "auto": None}[options.at_once]
+    if options.logits:
+        answers = take_turns(sides, 1, {**request, "logits": True}, {**warm_up, "logits": True}, at_once=at_once)
+        print_distances(answers)
+    answers = take_turns(sides, options.pairs, request, warm_up, at_once=at_once, visit=options.visit)
+    return [*rows(model, sides, answers, options)]
 
 
-def median_interval(values: list[float]) -> tuple[float, float]:
-    """Order statistics that enclose the median with probability >= 95 % (binomial)."""
-    ordered, n = sorted(values), len(values)
-    tail = 0.0
-    for low in range(n // 2):
-        tail += math.comb(n, low) / 2**n
-        if tail > 0.025:
-            return ordered[max(low - 1, 0)], ordered[n - 1 - max(low - 1, 0)]
-    return ordered[0], ordered[-1]
+def rows(model: Path, sides: list[Side], answers: Rates, options: argparse.Namespace) -> list[Comparison]:
+    found = []
+    for index, (op, n) in enumerate((("prefill", options.prompt), ("decode", options.generate))):
+        for variant in sides[0].variants:
+            for side in sides[1:]:
+                for theirs in side.variants:
+                    rates = [
+                        tuple(n / answer[index] for answer in answers[key])
+                        for key in ((sides[0].name, variant), (side.name, theirs))
+                    ]
+                    found.append(
+                        Comparison(
+                            op, {"model": model.stem, "n": n}, f"kbench:{variant}",
+                            side.name if theirs in side.name else f"{side.name}:{theirs}", rates[0], rates[1], "t/s",
+                            options.threads,
+                            {"peer": side.about, "peak_bytes": [sides[0].peak_bytes, side.peak_bytes]},
+                        )
+                    )  # fmt: skip
+    return found
+
+
+def print_distances(answers: Rates) -> None:
+    """Norm-wise distance of every side's logits from the first's."""
+    import numpy as np
+
+    (first, (reference,)), *others = answers.items()
+    truth = np.asarray(reference)
+    for name, (values,) in others:
+        distance = np.linalg.norm(np.asarray(values) - truth) / np.linalg.norm(truth)
+        print(f"logits of {':'.join(filter(None, name))}: {distance:.2%} from those of {':'.join(first)}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--against", choices=["llama.cpp", "ik_llama.cpp", "kbench"], default="llama.cpp")
+    parser.add_argument("models", nargs="+", help="GGUF files, one after the other")
+    parser.add_argument("--against", action="append", help="a peer, with options; may be repeated [llama.cpp]")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--peer-threads", type=int, help="default: the same")
+    parser.add_argument("--planes", type=int, choices=[1, 2], help="kbench's activation planes; both without it")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--generate", type=int, default=64)
-    parser.add_argument("--vocabulary", type=int, default=32000, help="token ids are drawn below this")
+    parser.add_argument("--at-once", choices=["auto", "yes", "no"], default="auto",
+                        help="keep all sides loaded, or one at a time; auto asks the free memory")  # fmt: skip
+    parser.add_argument("--visit", type=int, default=2, help="turns of a side before the next is loaded in its place")
+    parser.add_argument("--logits", action="store_true", help="compare the sides' logits first")
+    parser.add_argument("--store", metavar="DIR", help="append records to this results folder")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--context", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.against = options.against or ["llama.cpp"]
     if options.serve:
-        serve(options.serve, options)
+        serve_side(options.serve, options.models[0], options.threads, options.context)
         return
-
-    def start(side: str, threads: int) -> subprocess.Popen[str]:
-        command = [sys.executable, __file__, options.model, "--serve", side, "--threads", str(threads)]
-        command += ["--prompt", str(options.prompt), "--generate", str(options.generate)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                   stderr=subprocess.DEVNULL)  # fmt: skip
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
-            sys.exit(f"{side} did not start: run `{' '.join(command)}` to see why")
-        return process
-
-    rng = random.Random(0)
-    sides = [start("kbench", options.threads), start(options.against, options.peer_threads or options.threads)]
-
-    def turn(which: int) -> tuple[float, float]:
-        process = sides[which]
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        prefill, decode = json.loads(process.stdout.readline())
-        return options.prompt / prefill, options.generate / decode
-
-    request = {
-        "prompt": [rng.randrange(options.vocabulary) for _ in range(options.prompt)],
-        "generated": [rng.randrange(options.vocabulary) for _ in range(options.generate)],
-    }
-    turn(0), turn(1)
-    rates: list[list[tuple[float, float]]] = [[], []]
-    for pair in range(options.pairs):
-        for which in (0, 1) if pair % 2 == 0 else (1, 0):
-            rates[which].append(turn(which))
-    for process in sides:
-        process.kill()
-    for index, name in enumerate((f"pp{options.prompt}", f"tg{options.generate}")):
-        ours, theirs = ([rate[index] for rate in side] for side in rates)
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        low, high = median_interval(ratios)
-        print(
-            f"{name:6} kbench {statistics.median(ours):8.1f} t/s   {options.against} "
-            f"{statistics.median(theirs):8.1f} t/s   ratio {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
-            f"   {options.pairs} pairs, {options.threads} threads"
-        )
+    for model in options.models:
+        print(f"{Path(model).stem}: pp{options.prompt}, tg{options.generate}", flush=True)
+        report(compare(Path(model), options), options.store)
 
 
 if __name__ == "__main__":

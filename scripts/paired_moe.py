@@ -31,10 +31,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import Any
 
 import numpy as np
-from paired_engines import median_interval
+from pairing import Comparison, report
 
 from kbench.core import Problem
 from kbench.kernels import WeightData, dequantize, example_weights
@@ -215,6 +216,7 @@ def main() -> None:
     parser.add_argument("--implementation", help="default: the best that runs here")
     parser.add_argument("--block", action="append", default=[], help="kernel parameter name=value of kbench")
     parser.add_argument("--alone", action="store_true", help="kbench's side only")
+    parser.add_argument("--store", metavar="DIR", help="append a record to this results folder")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -249,11 +251,19 @@ def main() -> None:
     for pair in range(options.pairs):
         for which in (0, 1) if pair % 2 == 0 else (1, 0):
             seconds[which].append((ours, theirs)[which].turn())
-    ratios = [b / a for a, b in zip(*seconds, strict=True)]
-    low, high = median_interval(ratios)
     print(f"kbench     {describe(ours, seconds[0])}  {options.threads} threads")
     print(f"kt-kernel  {describe(theirs, seconds[1])}  {threads} worker threads")
-    print(f"ratio {statistics.median(ratios):.2f} [{low:.2f}, {high:.2f}] of seconds, {options.pairs} pairs")
+    row = Comparison(
+        "moe",
+        {"shape": options.shape, "experts": options.experts, "quants": options.quants, "tokens": options.tokens},
+        "kbench",
+        "kt-kernel",
+        *(tuple(flops / value / 1e9 for value in values) for values in seconds),
+        "GFLOP/s",
+        options.threads,
+        {"peer": {"package": f"kt-kernel {metadata.version('kt-kernel')}", "threads": threads}},
+    )
+    report([row], options.store)
     ours.close()
     theirs.close()
 

@@ -1,0 +1,164 @@
+"""The engines that ``paired_engines.py`` times: kbench, llama.cpp, ik_llama.cpp.
+
+A turn is one prefill (pp) of the request's ``prompt`` into an empty cache, and one decode (tg) of its ``generated``
+tokens after a prompt of the first 8 of them: ``[seconds of pp, seconds of tg]``. A request with ``logits`` answers the
+logits after that prompt instead: whether both sides compute the same thing.
+
+Each peer has the settings that were fastest for it, which its options can change: ``llama.cpp:flash_attn=1``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pairing import Turn
+
+BEGINNING = 8
+# Tokens of one peer prefill step: their own default, and their best here.
+PEER_CHUNK = 512
+
+Made = tuple[dict[str, Turn], dict[str, Any]]
+Options = Mapping[str, int]
+
+
+def kbench_side(model: Path, threads: int, n_context: int, options: Options) -> Made:
+    """Variants are named by the activation planes: ``planes=2`` is the default precision, 1 is the peers'."""
+    from lowered_session import open_sessions
+
+    from kbench import __version__
+    from kbench.results import current_commit
+
+    asked = [options["planes"]] if "planes" in options else [2, 1]
+    sessions = open_sessions(model, n_context, threads, asked)
+
+    def turn_of(session: Any) -> Turn:
+        def prefill(tokens: Sequence[int]) -> Any:
+            return session.prefill(tokens)
+
+        return _turn(session.reset, prefill, session.decode)
+
+    about = {"version": __version__, "commit": current_commit()}
+    return {f"planes={planes}": turn_of(session) for planes, session in sessions.items()}, about
+
+
+def llama_cpp_side(model: Path, threads: int, n_context: int, options: Options) -> Made:
+    import llama_cpp as api
+
+    settings = {"flash_attn": 0} | dict(options)
+    llama = api.Llama(
+        str(model), n_ctx=n_context, n_batch=PEER_CHUNK, n_ubatch=PEER_CHUNK, n_threads=threads,
+        n_threads_batch=threads, flash_attn=bool(settings["flash_attn"]), verbose=False,
+    )  # fmt: skip
+    n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(llama.model))
+
+    def decode(tokens: Sequence[int]) -> Any:
+        array = (ctypes.c_int32 * len(tokens))(*tokens)
+        if api.llama_decode(llama.ctx, api.llama_batch_get_one(array, len(tokens))):
+            raise RuntimeError("llama_decode failed")
+        api.llama_synchronize(llama.ctx)
+        return api.llama_get_logits_ith(llama.ctx, -1)[:n_vocab] if len(tokens) == BEGINNING else None
+
+    def clear() -> None:
+        api.llama_memory_clear(api.llama_get_memory(llama.ctx), True)
+
+    about = {"package": _package("llama-cpp-python"), "settings": settings}
+    return {"": _turn(clear, _in_chunks(decode), lambda token: decode([token]))}, about
+
+
+def ik_llama_cpp_side(model: Path, threads: int, n_context: int, options: Options) -> Made:
+    """Through its C API: the package's own class reaches neither repacking nor MLA, and turns flash attention off on
+    CPUs without AVX-VNNI. The settings are those of ``-rtr -fmoe -mla 3 -fa``."""
+    from ik_llama_cpp import _ctypes_api as api
+    from ik_llama_cpp._internals import make_batch_range
+
+    settings = {"repack": 1, "fused_moe": 1, "mla": 3, "flash_attn": 1} | dict(options)
+    api.llama_backend_init()
+    wanted = api.llama_model_default_params()
+    wanted.mla, wanted.repack_tensors = settings["mla"], bool(settings["repack"])
+    wanted.flash_attn = bool(settings["flash_attn"])
+    loaded = api.llama_model_load_from_file(str(model).encode(), wanted)
+    if not loaded:
+        raise RuntimeError(f"cannot load {model}")
+    n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(loaded))
+    how = api.llama_context_default_params()
+    how.n_ctx, how.n_batch, how.n_ubatch = n_context, PEER_CHUNK, PEER_CHUNK
+    how.n_threads = how.n_threads_batch = threads
+    how.flash_attn, how.mla_attn = bool(settings["flash_attn"]), settings["mla"]
+    how.fused_moe_up_gate = bool(settings["fused_moe"])
+    context = api.llama_init_from_model(loaded, how)
+    if not context:
+        raise RuntimeError("no context")
+    position = 0
+
+    def decode(tokens: Sequence[int]) -> Any:
+        nonlocal position
+        batch = make_batch_range(list(tokens), pos_start=position, logits_last=True)
+        failed = api.llama_decode(context, batch)
+        api.llama_batch_free(batch)
+        if failed:
+            raise RuntimeError("llama_decode failed")
+        position += len(tokens)
+        logits = api.llama_get_logits_ith(context, -1)  # waits for the result
+        return logits[:n_vocab] if len(tokens) == BEGINNING else None
+
+    def clear() -> None:
+        nonlocal position
+        api.llama_kv_cache_clear(context)
+        position = 0
+
+    about = {"package": _package("ik-llama-cpp-python"), "settings": settings, "library": _library()}
+    return {"": _turn(clear, _in_chunks(decode), lambda token: decode([token]))}, about
+
+
+SIDES: dict[str, Callable[[Path, int, int, Options], Made]] = {
+    "kbench": kbench_side,
+    "llama.cpp": llama_cpp_side,
+    "ik_llama.cpp": ik_llama_cpp_side,
+}
+
+
+def _turn(
+    clear: Callable[[], Any], prefill: Callable[[Sequence[int]], Any], decode: Callable[[int], Any]
+) -> Turn:  # fmt: skip
+    def turn(request: Mapping[str, Any]) -> Any:
+        prompt, generated = request["prompt"], request["generated"]
+        clear()
+        if request.get("logits"):
+            return [float(value) for value in prefill(generated[:BEGINNING])]
+        start = time.perf_counter()
+        prefill(prompt)
+        prefill_seconds = time.perf_counter() - start
+        clear()
+        prefill(generated[:BEGINNING])
+        start = time.perf_counter()
+        for token in generated:
+            decode(token)
+        return [prefill_seconds, time.perf_counter() - start]
+
+    return turn
+
+
+def _in_chunks(decode: Callable[[Sequence[int]], Any]) -> Callable[[Sequence[int]], Any]:
+    def prefill(tokens: Sequence[int]) -> Any:
+        logits = None
+        for begin in range(0, len(tokens), PEER_CHUNK):
+            logits = decode(tokens[begin : begin + PEER_CHUNK])
+        return logits
+
+    return prefill
+
+
+def _package(name: str) -> str:
+    return f"{name} {metadata.version(name)}"
+
+
+def _library() -> str:
+    """Which build of ik_llama.cpp: the package's, or the reader's own."""
+    import os
+
+    return "built here" if os.environ.get("IK_LLAMA_CPP_LIB_PATH") else "the package's"

@@ -1,0 +1,135 @@
+"""How near kbench comes to what this machine can do at best: the read bandwidth in decode, the arithmetic in prefill.
+
+    python scripts/paired_roof.py model.gguf --pairs 12
+    python scripts/paired_roof.py --pairs 12
+
+With files: ``--generate`` tokens are decoded between two runs of the bandwidth probe, both on the same threads; the
+bytes of packed weights that a token reads, times tokens/s, over the mean of the two probes, is the share of the roof.
+Counted are bytes in memory: once every matrix, of the routed experts those chosen, one row of the embedding; neither
+the cache nor activations. Without files: matrix products of 512 tokens between two runs of the peak probe, for the
+kinds of multiplication that the instruction set has. The share of each pair is stored as its ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lowered_session import LoweredSession, lowered_sessions
+from paired_torch import OURS, our_steps, rotation
+from pairing import Comparison, report
+
+from kbench.kernels import Pool, arithmetic_peak, isas, read_bandwidth
+
+PROBE_SECONDS = 0.2
+SHAPES = ((1536, 5120), (16384, 5120), (4096, 4096))
+TOKENS = 512
+
+
+def touched_bytes(session: LoweredSession) -> float:
+    """Bytes of packed weights that a decode step reads."""
+    total = 0.0
+    for call in session.decode_calls:
+        n_bytes, problem = float(session.weights.of(call).n_bytes), call.problem
+        if call.op == "embedding":
+            n_bytes /= problem.integer("vocab")
+        elif call.op == "moe_experts":
+            n_bytes *= problem.integer("top_k") / problem.integer("experts")
+        total += n_bytes
+    return total
+
+
+def against_probe(work: Callable[[], float], probe: Callable[[], float], n_pairs: int) -> tuple[list[float], ...]:
+    """Rates of ``work`` and, beside each, the mean of the probes before and after it."""
+    work(), probe()
+    rates, roofs, before = [], [], probe()
+    for _ in range(n_pairs):
+        rates.append(work())
+        after = probe()
+        roofs.append((before + after) / 2)
+        before = after
+    return rates, roofs
+
+
+def decode(model: Path, planes: int, options: argparse.Namespace) -> Comparison:
+    (session,) = lowered_sessions(model, options.generate + 16, options.threads, [planes]).values()
+    pool = Pool(options.threads)
+    n_bytes = touched_bytes(session)
+    rng = random.Random(0)
+    tokens = [rng.randrange(1000) for _ in range(options.generate)]
+
+    def work() -> float:
+        session.reset()
+        session.prefill(tokens[:8])
+        start = time.perf_counter()
+        for token in tokens:
+            session.decode(token)
+        return n_bytes * len(tokens) / (time.perf_counter() - start) / 1e9
+
+    def probe() -> float:
+        return read_bandwidth(pool, 256 << 20, PROBE_SECONDS) / 1e9
+
+    rates, roofs = against_probe(work, probe, options.pairs)
+    extra = {"bytes_per_token": round(n_bytes), "file_bytes": model.stat().st_size}
+    return Comparison(
+        "roof", {"model": model.stem, "n": options.generate}, f"kbench:planes={planes}", "read_bandwidth",
+        tuple(rates), tuple(roofs), "GB/s", options.threads, extra,
+    )  # fmt: skip
+
+
+def prefill(n: int, k: int, variant: str, options: argparse.Namespace) -> list[Comparison]:
+    steps = rotation(our_steps(variant, n, k, TOKENS, options.threads))
+    isa = [name for name, missing in isas() if not missing][-1]
+    pool = Pool(options.threads)
+    found = []
+    for kind in ("int8", "bf16", "f32"):
+        try:
+            arithmetic_peak(pool, isa, kind, 0.01)
+        except (ValueError, RuntimeError):
+            continue
+
+        def work() -> float:
+            start = time.perf_counter()
+            for _ in range(2):
+                steps.next()()
+            return 2 * 2 * n * k * TOKENS / (time.perf_counter() - start) / 1e9
+
+        def probe(kind: str = kind) -> float:
+            return arithmetic_peak(pool, isa, kind, PROBE_SECONDS) / 1e9
+
+        rates, roofs = against_probe(work, probe, options.pairs)
+        if not all(roofs):
+            continue
+        params = {"n": n, "k": k, "tokens": TOKENS}
+        found.append(
+            Comparison("roof", params, f"kbench:{variant}", f"peak_{kind}", tuple(rates), tuple(roofs), "Gop/s",
+                       options.threads)
+        )  # fmt: skip
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="GGUF files; matrix products without any")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--planes", type=int, action="append", choices=[1, 2], help="activation planes [2]")
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--generate", type=int, default=32)
+    parser.add_argument("--store", metavar="DIR", help="append records to this results folder")
+    options = parser.parse_args()
+    for model in options.models:
+        print(Path(model).stem)
+        for planes in options.planes or [2]:
+            report([decode(Path(model), planes, options)], options.store)
+    if not options.models:
+        for n, k in SHAPES:
+            print(f"linear n={n} k={k}, {TOKENS} tokens")
+            for variant in OURS:
+                report(prefill(n, k, variant, options), options.store)
+
+
+if __name__ == "__main__":
+    main()
