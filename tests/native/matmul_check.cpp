@@ -77,7 +77,8 @@ struct Quantized {
   std::vector<int16_t> words;
   std::vector<float> scale, sum, word_scale, word_sum;
   Activation a;
-  Quantized(const std::vector<float>& x, int64_t tokens, int64_t k, int64_t ldx, int planes, QuantizeFn quantize) {
+  Quantized(const std::vector<float>& x, int64_t tokens, int64_t k, int64_t ldx, int planes, bool with_words,
+            QuantizeFn quantize) {
     const size_t blocks = static_cast<size_t>(tokens * k / 32), all = blocks * static_cast<size_t>(planes);
     q.resize(all * 32);
     scale.resize(all);
@@ -92,7 +93,7 @@ struct Quantized {
     a.q = q.data();
     a.scale = scale.data();
     a.sum = sum.data();
-    a.words = words.data();
+    a.words = with_words ? words.data() : nullptr;
     a.word_scale = word_scale.data();
     a.word_sum = word_sum.data();
     if (quantize != nullptr) quantize(a, 0, tokens);
@@ -149,8 +150,9 @@ int check(const char* kernel, MatmulFn true_matmul, MatmulFn matmul, Format form
   for (float& value : bias) value = uniform(-1, 1);
   for (int64_t i = 0; i < 32 && i < k; ++i) x[i] = 0;  // one block of zeros
 
-  Quantized expected(x, tokens, k, ldx, planes, block_elements(format) == 1 ? nullptr : truth.quantize);
-  Quantized found(x, tokens, k, ldx, planes, block_elements(format) == 1 ? nullptr : table.quantize);
+  const bool words = table.panel_words[static_cast<int>(format)] != nullptr;
+  Quantized expected(x, tokens, k, ldx, planes, words, block_elements(format) == 1 ? nullptr : truth.quantize);
+  Quantized found(x, tokens, k, ldx, planes, words, block_elements(format) == 1 ? nullptr : table.quantize);
   if (expected != found) {
     std::printf("%s k=%ld tokens=%ld: activations quantised differently\n", format_name(format),
                 static_cast<long>(k), static_cast<long>(tokens));

@@ -72,5 +72,7 @@ struct MatmulTable {
 void fill_matmul_table_scalar(MatmulTable& table);
 void fill_matmul_table_avx2(MatmulTable& table);
 void fill_matmul_table_avx512_vnni(MatmulTable& table);
+void fill_matmul_table_neon_dotprod(MatmulTable& table);
+void fill_matmul_table_neon_i8mm(MatmulTable& table);
 
 }  // namespace kbench

@@ -35,6 +35,7 @@ struct Registers {
   // fast, so those formats have no panels of bytes.
   static constexpr int kMostOfBytePanel = 31;
   static constexpr bool kHasWords = true;
+  static constexpr bool kPairsRows = false;  // see matmul/pair_panel.h
   // From how many tokens on panels are faster, with one plane and with two.
   static constexpr int64_t kPanelTokens[2] = {8, 4};
 

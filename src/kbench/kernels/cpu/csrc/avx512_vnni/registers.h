@@ -22,6 +22,7 @@ struct Registers {
   static constexpr bool kScalesDots = false;
   static constexpr int kMostOfBytePanel = 255;  // products add up in int32
   static constexpr bool kHasWords = true;
+  static constexpr bool kPairsRows = false;  // see matmul/pair_panel.h
   static constexpr int64_t kPanelTokens[2] = {8, 4};
 
   static Int load(const uint8_t* p) { return _mm512_load_si512(p); }

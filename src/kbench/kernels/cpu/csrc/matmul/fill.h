@@ -1,7 +1,7 @@
 // Puts the kernels of a quantised format into the table of the ISA that this file is compiled for.
 #pragma once
 #include "kernels.h"
-#include "panel_kernel.h"
+#include "pair_panel.h"
 
 namespace kbench {
 namespace {
@@ -14,7 +14,9 @@ void fill_quantised(MatmulTable& table) {
   // A byte panel reads one plane; where it would have to widen its sums every other product, words are as fast.
   constexpr bool kBytes = W::kMost <= R::kMostOfBytePanel && (W::kGroups == 1 || !R::kScalesDots);
   table.matmul[at] = multiply_tiles<LineKernel<R, W>>;
-  if constexpr (kBytes) {
+  if constexpr (kBytes && R::kPairsRows) {
+    table.panel_bytes[at] = multiply_panels<R, W, PairPanel<R, W>>;
+  } else if constexpr (kBytes) {
     table.panel_bytes[at] = multiply_panels<R, W, BytePanel<R, W>>;
   } else {
     table.panel_bytes[at] = nullptr;

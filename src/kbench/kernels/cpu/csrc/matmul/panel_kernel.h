@@ -36,6 +36,8 @@ struct WordPanel {
   static constexpr int kOffsets = W::kMinimum ? W::kGroups : 0;
   static constexpr int kLines = 16;
 
+  // Where the dword of `line` of row t of T stands in a block of a chunk.
+  static constexpr int place(int line, int t, int T) { return line * T + t; }
   static const int16_t* values(const Activation& a) { return a.words; }
   static const float* scales(const Activation& a) { return a.word_scale; }
   static const float* sums(const Activation& a) { return a.word_sum; }
@@ -110,6 +112,7 @@ struct BytePanel {
   static constexpr int kOffsets = n_offsets<R, W>();
   static constexpr int kLines = 8;
 
+  static constexpr int place(int line, int t, int T) { return line * T + t; }
   static const int8_t* values(const Activation& a) { return a.q; }
   static const float* scales(const Activation& a) { return a.scale; }
   static const float* sums(const Activation& a) { return a.sum; }
@@ -174,13 +177,15 @@ inline void gather_rows(const Activation& a, int64_t row, int64_t rows, uint8_t*
     const auto* x = reinterpret_cast<const uint8_t*>(P::values(a) + (row + t) * a.k);
     const float* scale = P::scales(a) + (row + t) * blocks;
     const float* sum = P::sums(a) + 2 * (row + t) * blocks;
-    uint8_t* to = out + 4 * t;
+    uint8_t* out_block = out;
     for (int64_t b = 0; b < blocks; ++b) {
-      for (int line = 0; line < P::kLines; ++line) std::memcpy(to + 4 * line * rows, x + 4 * line, 4);
-      std::memcpy(to + 4 * P::kLines * rows, scale + b, 4);
-      for (int s = 0; s < P::kOffsets; ++s) std::memcpy(to + 4 * (P::kLines + 1 + s) * rows, sum + 2 * b + s, 4);
+      for (int line = 0; line < P::kLines; ++line) {
+        std::memcpy(out_block + 4 * P::place(line, static_cast<int>(t), static_cast<int>(rows)), x + 4 * line, 4);
+      }
+      std::memcpy(out_block + 4 * (P::kLines * rows + t), scale + b, 4);
+      for (int s = 0; s < P::kOffsets; ++s) std::memcpy(out_block + 4 * ((P::kLines + 1 + s) * rows + t), sum + 2 * b + s, 4);
       x += 4 * P::kLines;
-      to += 4 * kRowDwords<P> * rows;
+      out_block += 4 * kRowDwords<P> * rows;
     }
   }
 }
