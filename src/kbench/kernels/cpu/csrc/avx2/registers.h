@@ -3,7 +3,8 @@
 // What a kernel needs of an ISA, here and in the registers.h of the others:
 //   kRows                    rows in a register: a line (64 bytes, 16 rows) is kTileRows / kRows registers
 //   Int, Float               registers of bytes, int16 or int32, and of floats, one dword for each row
-//   kLineRows, kPanelRows    the most activation rows that a line kernel and a panel kernel multiply at a time
+//   kLineRows, kPanelRows    the most activation rows that a line kernel and a panel kernel multiply at a
+//                            time; kFloatRows: of float formats
 //   Dots<most, signed>       sums of byte products, see there
 //   word_dots                the same for int16
 #pragma once
@@ -23,8 +24,11 @@ struct Registers {
   static constexpr int kRows = 8;
   // Line kernels: 16 rows times so many activation rows. Measured on Zen 3: more than 5 spill.
   static constexpr int kLineRows = 4;
-  // Panel kernels: 12 sums, two registers of weights and one of activations are 15 of 16.
-  static constexpr int kPanelRows = 6;
+  // Panel kernels: 8 sums, two registers of weights, one of activations and the products on their way. With 5 or 6 rows
+  // some spill: 13 % slower for bytes, the same for words (Zen 3, in turns).
+  static constexpr int kPanelRows = 4;
+  // Of floats, which need no other registers: 12 sums.
+  static constexpr int kFloatRows = 6;
   // Registers of a line that a line kernel takes at once: both.
   static constexpr int kLineRegisters = 2;
   // Signed bytes are multiplied as they are, see Dots.

@@ -18,6 +18,7 @@ struct Registers {
   static constexpr int kLineRegisters = 1;
   // 12 integer sums and as many float sums, if the compiler keeps them in registers, are 24 of 32.
   static constexpr int kPanelRows = 12;
+  static constexpr int kFloatRows = 12;
   static constexpr bool kShiftsSigned = true;
   static constexpr bool kScalesDots = false;
   static constexpr int kMostOfBytePanel = 255;  // products add up in int32

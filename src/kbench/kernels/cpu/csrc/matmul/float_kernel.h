@@ -43,7 +43,7 @@ inline void add_column(const uint8_t* column, const float* x, int64_t ldx,
 
 template <class R, class W>
 struct FloatLineKernel {
-  static constexpr int kMaxRows = R::kPanelRows;
+  static constexpr int kMaxRows = R::kFloatRows;
   static constexpr bool kQuantised = false;
   template <int T>
   static inline void run(const uint8_t* tile, const Activation& a, int64_t token, int64_t ahead,
@@ -120,7 +120,7 @@ void multiply_float_panels(const PackedMatrix& w, const Activation& a, int64_t t
   alignas(64) float panel[kOwnPanel ? kFloatPanelColumns : 1][kTileRows];
   alignas(64) float sums[kMostFloatChunkRows][kTileRows];
   const int64_t row_bytes = w.k * static_cast<int64_t>(sizeof(float));
-  const int64_t most = p.token_tile > 0 && p.token_tile < R::kPanelRows ? p.token_tile : R::kPanelRows;
+  const int64_t most = p.token_tile > 0 && p.token_tile < R::kFloatRows ? p.token_tile : R::kFloatRows;
   const int64_t chunk_rows = clamp_to(p.chunk_bytes / row_bytes, most, kMostFloatChunkRows);
   const int64_t chunks = (tokens + chunk_rows - 1) / chunk_rows;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -143,7 +143,7 @@ void multiply_float_panels(const PackedMatrix& w, const Activation& a, int64_t t
         }
         for (int64_t group = 0; group < groups; ++group) {
           const int64_t r = rows * group / groups, r_end = rows * (group + 1) / groups;
-          multiply_columns<R, R::kPanelRows>(r_end - r, lines, columns, a.x + (first + r) * a.ldx + column, a.ldx,
+          multiply_columns<R, R::kFloatRows>(r_end - r, lines, columns, a.x + (first + r) * a.ldx + column, a.ldx,
                                              sums + r);
         }
       }
@@ -156,7 +156,7 @@ void multiply_float_panels(const PackedMatrix& w, const Activation& a, int64_t t
 template <class R, class W>
 void multiply_floats(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
                      const float* bias, float* y, int64_t ldy, const MatmulParameters& p) {
-  if (tokens <= R::kPanelRows) {
+  if (tokens <= R::kFloatRows) {
     multiply_tiles<FloatLineKernel<R, W>>(w, a, tokens, tile_begin, tile_end, bias, y, ldy, p);
   } else {
     multiply_float_panels<R, W>(w, a, tokens, tile_begin, tile_end, bias, y, ldy, p);
