@@ -60,7 +60,7 @@ Activation rows_from(const Activation& a, int64_t row) {
 KernelChoice choose_kernel(const MatmulTable& table, Format format, int64_t tokens, int planes,
                            const MatmulParameters& p) {
   const int i = static_cast<int>(format);
-  const int64_t switch_point = p.panel_tokens > 0 ? p.panel_tokens : table.panel_tokens[planes - 1];
+  const int64_t switch_point = p.panel_tokens > 0 ? p.panel_tokens : table.panel_tokens[i][planes - 1];
   if (!quantised(format) || tokens < switch_point) return {table.matmul[i], false};
   // Words carry what two planes carry; for one plane bytes do, and cost half where the ISA has a kernel for them.
   if (planes == 1 && table.panel_bytes[i] != nullptr) return {table.panel_bytes[i], false};

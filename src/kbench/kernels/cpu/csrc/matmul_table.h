@@ -64,8 +64,8 @@ struct MatmulTable {
   MatmulFn matmul[kFormatCount] = {};       // reads planes; floats, where the format is one
   MatmulFn panel_bytes[kFormatCount] = {};  // reads planes; null: this ISA has none
   MatmulFn panel_words[kFormatCount] = {};  // reads words; null: this ISA has none
-  // From how many tokens on panels are faster, with one and with two planes: measured, see docs/performance.md.
-  int64_t panel_tokens[2] = {8, 4};
+  // From how many tokens on panels are faster, with one and with two planes.
+  int64_t panel_tokens[kFormatCount][2] = {};
 };
 
 // Missing entries (nullptr) are taken from the next lower ISA by resolve_matmul_table().

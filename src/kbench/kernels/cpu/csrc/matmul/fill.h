@@ -14,6 +14,7 @@ void fill_quantised(MatmulTable& table) {
   // A byte panel reads one plane; where it would have to widen its sums every other product, words are as fast.
   constexpr bool kBytes = W::kMost <= R::kMostOfBytePanel && (W::kGroups == 1 || !R::kScalesDots);
   table.matmul[at] = multiply_tiles<LineKernel<R, W>>;
+  for (int planes = 1; planes <= 2; ++planes) table.panel_tokens[at][planes - 1] = R::panel_tokens(W::kMost, planes);
   if constexpr (kBytes && R::kPairsRows) {
     table.panel_bytes[at] = multiply_panels<R, W, PairPanel<R, W>>;
   } else if constexpr (kBytes) {

@@ -16,7 +16,6 @@ void kbench::KBENCH_FILL_OF(KBENCH_ISA)(MatmulTable& table) {
   KBENCH_ISA::fill_crumbs(table);
   KBENCH_ISA::fill_q6_k(table);
   KBENCH_ISA::fill_q8_0(table);
-  for (int planes = 0; planes < 2; ++planes) table.panel_tokens[planes] = Registers::kPanelTokens[planes];
 #else
   (void)table;  // not this machine's architecture: the table keeps the kernels of the next lower ISA
 #endif
