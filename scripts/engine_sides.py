@@ -1,8 +1,8 @@
 """The engines that ``paired_engines.py`` times: kbench, llama.cpp, ik_llama.cpp.
 
 A turn is one prefill (pp) of the request's ``prompt`` into an empty cache, and one decode (tg) of its ``generated``
-tokens after a prompt of the first 8 of them: ``[seconds of pp, seconds of tg]``. A request with ``logits`` answers the
-logits after that prompt instead: whether both sides compute the same thing.
+tokens after its ``beginning``: ``[seconds of pp, seconds of tg]``. A request with ``logits`` answers the logits after
+the beginning instead: whether both sides compute the same thing.
 
 Each peer has the settings that were fastest for it, which its options can change: ``llama.cpp:flash_attn=1``.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 from pairing import Turn
 
+# Tokens of the beginning; a step of just so many also hands out its logits.
 BEGINNING = 8
 # Tokens of one peer prefill step: their own default, and their best here.
 PEER_CHUNK = 512
@@ -126,15 +127,15 @@ def _turn(
     clear: Callable[[], Any], prefill: Callable[[Sequence[int]], Any], decode: Callable[[int], Any]
 ) -> Turn:  # fmt: skip
     def turn(request: Mapping[str, Any]) -> Any:
-        prompt, generated = request["prompt"], request["generated"]
+        prompt, beginning, generated = request["prompt"], request["beginning"], request["generated"]
         clear()
         if request.get("logits"):
-            return [float(value) for value in prefill(generated[:BEGINNING])]
+            return [float(value) for value in prefill(beginning)]
         start = time.perf_counter()
         prefill(prompt)
         prefill_seconds = time.perf_counter() - start
         clear()
-        prefill(generated[:BEGINNING])
+        prefill(beginning)
         start = time.perf_counter()
         for token in generated:
             decode(token)

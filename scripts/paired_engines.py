@@ -20,7 +20,7 @@ import random
 import sys
 from pathlib import Path
 
-from engine_sides import SIDES
+from engine_sides import BEGINNING, SIDES
 from pairing import Comparison, Rates, Side, report, serve, take_turns
 
 from kbench.model import describe_gguf, open_gguf
@@ -48,7 +48,7 @@ def serve_side(text: str, model: str, threads: int, n_context: int) -> None:
 
 
 def compare(model: Path, options: argparse.Namespace) -> list[Comparison]:
-    n_context = max(options.prompt, options.generate + 8) + 8
+    n_context = max(options.prompt, options.generate + BEGINNING)
     ours = "kbench" + (f":planes={options.planes}" if options.planes else "")
     sides = []
     for text in (ours, *options.against):
@@ -59,9 +59,10 @@ def compare(model: Path, options: argparse.Namespace) -> list[Comparison]:
     rng = random.Random(0)
     request = {
         "prompt": [rng.randrange(vocabulary) for _ in range(options.prompt)],
+        "beginning": [rng.randrange(vocabulary) for _ in range(BEGINNING)],
         "generated": [rng.randrange(vocabulary) for _ in range(options.generate)],
     }
-    warm_up = {"prompt": request["prompt"], "generated": request["generated"][:8]}
+    warm_up = {**request, "generated": request["generated"][:8]}
     at_once = {"yes": True, "no": False, "auto": None}[options.at_once]
     if options.logits:
         answers = take_turns(sides, 1, {**request, "logits": True}, {**warm_up, "logits": True}, at_once=at_once)
@@ -82,13 +83,18 @@ def rows(model: Path, sides: list[Side], answers: Rates, options: argparse.Names
                     ]
                     found.append(
                         Comparison(
-                            op, {"model": model.stem, "n": n}, f"kbench:{variant}",
-                            side.name if theirs in side.name else f"{side.name}:{theirs}", rates[0], rates[1], "t/s",
+                            op, {"model": model.stem, "n": n}, label("kbench", variant), label(side.name, theirs),
+                            rates[0], rates[1], "t/s",
                             options.threads,
                             {"peer": side.about, "peak_bytes": [sides[0].peak_bytes, side.peak_bytes]},
                         )
                     )  # fmt: skip
     return found
+
+
+def label(side: str, variant: str) -> str:
+    """A side's name with the variant that it does not say itself."""
+    return side if variant in side else f"{side}:{variant}"
 
 
 def print_distances(answers: Rates) -> None:
@@ -99,7 +105,7 @@ def print_distances(answers: Rates) -> None:
     truth = np.asarray(reference)
     for name, (values,) in others:
         distance = np.linalg.norm(np.asarray(values) - truth) / np.linalg.norm(truth)
-        print(f"logits of {':'.join(filter(None, name))}: {distance:.2%} from those of {':'.join(first)}", flush=True)
+        print(f"logits of {label(*name)}: {distance:.2%} from those of {label(*first)}", flush=True)
 
 
 def main() -> None:
