@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbench.core import default_threads
+from kbench.core.kernelfile import cpu_list, kibibytes
 from kbench.measure import Gpu, Host, host, read_host
-from kbench.measure.kernelfile import cpu_list, kibibytes
 
 GIB = 1 << 30
 
@@ -93,11 +94,13 @@ def test_two_sockets_with_smt(tmp_path: Path) -> None:
 def test_affinity_leaves_fewer_cores_and_one_cache(tmp_path: Path) -> None:
     machine = read_host(xeon(tmp_path), affinity=[4, 6, 2])
     assert (machine.usable_cpus, machine.pin_cpus) == (2, (4, 2))
+    assert default_threads(tmp_path, [4, 6, 2]) == 2
     assert machine.llc_bytes == 48 << 20
 
 
 @pytest.mark.parametrize(
-    ("quota", "threads"), [("250000 100000", 2), ("50000 100000", 1), ("400000 100000", 4), ("900000 100000", 4)]
+    ("quota", "threads"),
+    [("250000 100000", 3), ("300000 100000", 3), ("50000 100000", 1), ("400000 100000", 4), ("900000 100000", 4)],
 )
 def test_a_container_of_version_2(tmp_path: Path, quota: str, threads: int) -> None:
     files = {
@@ -110,6 +113,7 @@ def test_a_container_of_version_2(tmp_path: Path, quota: str, threads: int) -> N
     }
     machine = read_host(write(xeon(tmp_path), files), affinity=range(8))
     assert machine.usable_cpus == threads == len(machine.pin_cpus)
+    assert default_threads(tmp_path, range(8)) == threads
     assert machine.usable_memory_bytes == 8 * GIB
     assert machine.cgroup.version == 2
     assert machine.cgroup.throttled_seconds == pytest.approx(1.5)
@@ -128,6 +132,7 @@ def test_a_container_of_version_1(tmp_path: Path, mount: str) -> None:
     }
     machine = read_host(write(root, files), affinity=range(8))
     assert (machine.cgroup.version, machine.cgroup.cpu_quota, machine.usable_cpus) == (1, 3.0, 3)
+    assert default_threads(root, range(8)) == 3
     assert machine.usable_memory_bytes == 2 * GIB
 
 
@@ -177,6 +182,7 @@ def test_an_empty_machine_is_read_without_an_error(tmp_path: Path) -> None:
     machine = read_host(tmp_path / "nothing", affinity=[0, 1, 5])
     assert (machine.usable_cpus, machine.pin_cpus, machine.cpu.model) == (3, (0, 1, 5), "unknown")
     assert machine.cgroup.version == 0
+    assert default_threads(tmp_path / "nothing", [0, 1, 5]) == 3 and default_threads(tmp_path, []) == 1
     assert machine.llc_bytes > 0
     assert json.loads(json.dumps(machine.as_dict()))["host_id"] == machine.host_id
 

@@ -21,7 +21,9 @@ Implementation = Annotated[
 ]
 Context = Annotated[int | None, typer.Option(help="Tokens that the cache holds. Default: the model's, up to 4096.")]
 Kv = Annotated[str, typer.Option(help="Type of the cache: f16 or f32.")]
-Threads = Annotated[int | None, typer.Option(help="Threads. Default: one per physical core.")]
+Threads = Annotated[
+    int | None, typer.Option(help="Threads. Default: one per physical core, within a container's CPU quota.")
+]
 Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token every time.")]
 TopK = Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")]
 TopP = Annotated[float, typer.Option(help="Draw among the likeliest that reach this probability (1: all).")]

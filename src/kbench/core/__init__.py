@@ -1,5 +1,7 @@
 """The vocabulary that every package shares: frozen types, quant traits, sizes, errors, YAML with lines."""
 
+from . import kernelfile
+from .cgroup import CgroupLimits, read_cgroup
 from .errors import (
     CheckBroken,
     ConditionFailed,
@@ -13,6 +15,7 @@ from .errors import (
 )
 from .op import OPS, Attribute, OpCall, Problem, Value
 from .placement import AUTO, CPU, Assignment, Block, Device, Phase, Placement
+from .processors import default_threads, thread_limit
 from .quant import QUANTS, QUANTS_BY_ID, REMOVED_QUANT_IDS, QuantTraits, quant
 from .size import format_bytes, parse_size
 from .tree import Module, TensorInfo
@@ -21,8 +24,8 @@ from .yamlfile import Lines, load_yaml, parse_yaml
 
 __all__ = [
     "AUTO", "CPU", "KV_BYTES", "OPS", "QUANTS", "QUANTS_BY_ID", "REMOVED_QUANT_IDS", "Assignment", "Attribute",
-    "Block", "CheckBroken", "ConditionFailed", "CorruptFile", "Device", "InvalidEnvironment", "KbenchError", "Lines",
-    "Module", "OpCall", "OverBudget", "Phase", "Placement", "Problem", "QuantTraits", "TensorInfo", "Unsupported",
-    "UserError", "Value", "Work", "did_you_mean", "expected_experts", "format_bytes", "load_yaml", "parse_size",
-    "parse_yaml", "quant", "work",
+    "Block", "CgroupLimits", "CheckBroken", "ConditionFailed", "CorruptFile", "Device", "InvalidEnvironment",
+    "KbenchError", "Lines", "Module", "OpCall", "OverBudget", "Phase", "Placement", "Problem", "QuantTraits", "TensorInfo",
+    "Unsupported", "UserError", "Value", "Work", "default_threads", "did_you_mean", "expected_experts", "format_bytes",
+    "kernelfile", "load_yaml", "parse_size", "parse_yaml", "quant", "read_cgroup", "thread_limit", "work",
 ]  # fmt: skip

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from kbench.core import (
     CPU,
@@ -24,6 +21,7 @@ from kbench.core import (
     Problem,
     Unsupported,
     UserError,
+    default_threads,
     format_bytes,
 )
 from kbench.kernels import best, block_errors, implementation
@@ -49,12 +47,6 @@ DEFAULT_CHUNK = 256
 _MARGIN_BYTES = 256 << 20
 
 
-def default_threads() -> int:
-    """One thread per physical core that this process may run on: SMT siblings share the units that kernels use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
-
-
 def load_model(
     path: Path | str,
     placements: RuleSet | Mapping[str, Placement] | None = None,
@@ -74,7 +66,7 @@ def load_model(
             dialect of the rules says.
         context: tokens that the cache holds; by default what the model was trained for, up to 4096.
         kv: type of the cache, ``f16`` or ``f32``.
-        threads: threads of native code; by default one per physical core.
+        threads: threads of native code; by default one per physical core, at most the control group's quota.
         chunk: the most tokens that one prefill step takes.
         progress: told (bytes packed, bytes to pack) after each tensor.
 

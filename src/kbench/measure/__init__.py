@@ -1,7 +1,6 @@
 """Measuring: clock, warm-up, stopping rules, cold caches, statistics, the host and its ceilings."""
 
 from .ceilings import KINDS, READ_BANDWIDTH, Ceiling, Ceilings, Probes, Reading, ceilings, thread_ladder
-from .cgroup import CgroupLimits
 from .clock import Clock, calibrate, system_clock
 from .cold import Rotation, is_cold, rotation_count
 from .cpu import Cache, Cpu, NumaNode
@@ -13,7 +12,7 @@ from .statistics import Interval, median, median_absolute_deviation, median_inte
 from .stopping import FixedCount, RelativeNoise, StoppingRule, TimeBudget
 
 __all__ = [
-    "KINDS", "READ_BANDWIDTH", "Cache", "Ceiling", "Ceilings", "CgroupLimits", "Clock", "Cpu", "FixedCount", "Gpu",
+    "KINDS", "READ_BANDWIDTH", "Cache", "Ceiling", "Ceilings", "Clock", "Cpu", "FixedCount", "Gpu",
     "Guard", "Host", "Interval", "Measurement", "Memory", "NumaNode", "Probes", "Reading", "RelativeNoise",
     "Rotation", "StoppingRule", "TimeBudget", "Warmup", "calibrate", "ceilings", "host", "is_cold", "measure",
     "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host", "relative_spread",

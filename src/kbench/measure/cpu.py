@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .kernelfile import cpu_list, fields, kibibytes, read, read_int
+from kbench.core import kernelfile
 
 # Instruction sets that some kernel here or in a peer is chosen by, as the kernel spells them; x86, then Arm.
 KERNEL_FLAGS = (
@@ -98,11 +98,13 @@ def read_cpu(root: Path, fallback_cpus: Sequence[int]) -> Cpu:
 
     ``fallback_cpus``: logical CPUs when nothing lists them.
     """
-    blocks = [fields(block) for block in re.split(r"\n\s*\n", read(root / "proc/cpuinfo"))]
+    blocks = [kernelfile.fields(block) for block in re.split(r"\n\s*\n", kernelfile.read(root / "proc/cpuinfo"))]
     processors = {int(block["processor"]): block for block in blocks if block.get("processor", "").isdigit()}
     first = next(iter(processors.values()), {})
     system = root / "sys/devices/system"
-    cpus = cpu_list(read(system / "cpu/online")) or tuple(sorted(processors)) or tuple(fallback_cpus)
+    cpus = (
+        kernelfile.cpu_list(kernelfile.read(system / "cpu/online")) or tuple(sorted(processors)) or tuple(fallback_cpus)
+    )
     sockets, cores = _topology(system / "cpu", cpus, processors)
     vendor, model = _name(first)
     flags = set((first.get("flags") or first.get("Features") or "").split())
@@ -142,9 +144,13 @@ def _topology(
     for cpu in cpus:
         topology = folder / f"cpu{cpu}/topology"
         info = processors.get(cpu, {})
-        socket = read(topology / "physical_package_id") or info.get("physical id", "0")
-        siblings = read(topology / "core_cpus_list") or read(topology / "thread_siblings_list")
-        core = f"cpus {siblings}" if siblings else read(topology / "core_id") or info.get("core id", f"cpu {cpu}")
+        socket = kernelfile.read(topology / "physical_package_id") or info.get("physical id", "0")
+        siblings = kernelfile.read(topology / "core_cpus_list") or kernelfile.read(topology / "thread_siblings_list")
+        core = (
+            f"cpus {siblings}"
+            if siblings
+            else kernelfile.read(topology / "core_id") or info.get("core id", f"cpu {cpu}")
+        )
         sockets.add(socket)
         cores.setdefault((socket, core), []).append(cpu)
     return max(1, len(sockets)), tuple(tuple(core) for core in cores.values())
@@ -154,11 +160,11 @@ def _caches(folder: Path, cpus: Sequence[int]) -> tuple[Cache, ...]:
     found: dict[tuple[int, str, int], set[tuple[int, ...]]] = {}
     for cpu in cpus:
         for index in sorted(folder.glob(f"cpu{cpu}/cache/index*")):
-            level, size = read_int(index / "level"), kibibytes(read(index / "size"))
+            level, size = kernelfile.read_int(index / "level"), kernelfile.kibibytes(kernelfile.read(index / "size"))
             if level is None or size is None:
                 continue
-            kind = read(index / "type").lower() or "unified"
-            shared = cpu_list(read(index / "shared_cpu_list")) or (cpu,)
+            kind = kernelfile.read(index / "type").lower() or "unified"
+            shared = kernelfile.cpu_list(kernelfile.read(index / "shared_cpu_list")) or (cpu,)
             found.setdefault((level, kind, size), set()).add(shared)
     return tuple(Cache(*key, tuple(sorted(instances))) for key, instances in sorted(found.items()))
 
@@ -167,8 +173,8 @@ def _numa(folder: Path) -> tuple[NumaNode, ...]:
     nodes = []
     for path in folder.glob("node[0-9]*"):
         # "Node 0 MemTotal:       24683656 kB"
-        match = re.search(r"MemTotal:\s*(\d{1,18}) kB", read(path / "meminfo"))
+        match = re.search(r"MemTotal:\s*(\d{1,18}) kB", kernelfile.read(path / "meminfo"))
         memory = int(match[1]) << 10 if match else 0
         if path.name[4:].isdigit():
-            nodes.append(NumaNode(int(path.name[4:]), cpu_list(read(path / "cpulist")), memory))
+            nodes.append(NumaNode(int(path.name[4:]), kernelfile.cpu_list(kernelfile.read(path / "cpulist")), memory))
     return tuple(sorted(nodes, key=lambda node: node.index))

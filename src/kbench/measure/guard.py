@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .cgroup import read_cgroup
-from .kernelfile import read
+from kbench.core import kernelfile, read_cgroup
 
 # Shares of all CPU time. Steal beyond 2 % shows in a median; other processes' 10 % is what a desktop idles at.
 MAX_STEAL = 0.02
@@ -70,7 +69,7 @@ class Guard:
         return tuple(found)
 
     def _hogs(self, a: _Snapshot, b: _Snapshot) -> str:
-        n_cpus = max(1, len(re.findall(r"^cpu\d+ ", read(self._root / "proc/stat"), re.MULTILINE)))
+        n_cpus = max(1, len(re.findall(r"^cpu\d+ ", kernelfile.read(self._root / "proc/stat"), re.MULTILINE)))
         one_cpu = (b.total - a.total) / n_cpus
         used = [
             ((ticks - a.processes.get(pid, (name, ticks))[1]) / one_cpu, name)
@@ -82,14 +81,14 @@ class Guard:
     def _look(self) -> _Snapshot:
         proc = self._root / "proc"
         # "cpu  user nice system idle iowait irq softirq steal guest guest_nice"; guest is counted in user already.
-        fields = [int(n) for n in re.findall(r"\d+", read(proc / "stat").partition("\n")[0])[:8]]
+        fields = [int(n) for n in re.findall(r"\d+", kernelfile.read(proc / "stat").partition("\n")[0])[:8]]
         fields += [0] * (8 - len(fields))
         idle, steal = fields[3] + fields[4], fields[7]
         own, processes = 0, {}
         parents: dict[int, int] = {}
         for path in proc.glob("[0-9]*/stat"):
             # "pid (name) state ppid ..."; the name may hold blanks and brackets, so cut at the last bracket.
-            head, _, tail = read(path).rpartition(")")
+            head, _, tail = kernelfile.read(path).rpartition(")")
             rest = tail.split()
             if len(rest) < 13 or not path.parent.name.isdigit():
                 continue

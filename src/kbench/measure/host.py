@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from kbench import __version__
+from kbench.core import CgroupLimits, kernelfile, read_cgroup, thread_limit
 
-from .cgroup import CgroupLimits, read_cgroup
 from .cpu import Cpu, read_cpu
 from .gpu import Gpu, list_gpus
-from .kernelfile import fields, kibibytes, read, read_int
 
 # Packages whose version changes numbers. Read from their metadata: importing torch takes seconds.
 _PACKAGES = ("torch", "numpy", "scipy", "triton", "gguf", "nanobind")
@@ -65,8 +64,7 @@ class Host:
     @property
     def usable_cpus(self) -> int:
         """Threads that can really run at once: physical cores within the affinity, and no more than the quota."""
-        cores = len(self.cpu.cores_within(self.affinity)) or 1
-        return min(cores, max(1, int(self.cgroup.cpu_quota))) if self.cgroup.cpu_quota else cores
+        return thread_limit(len(self.cpu.cores_within(self.affinity)), self.cgroup.cpu_quota)
 
     @property
     def pin_cpus(self) -> tuple[int, ...]:
@@ -155,16 +153,16 @@ def _versions() -> dict[str, str]:
 
 
 def _memory(root: Path) -> Memory:
-    info = fields(read(root / "proc/meminfo"))
-    modes = read(root / "sys/kernel/mm/transparent_hugepage/enabled")
-    huge_page_bytes = kibibytes(info.get("Hugepagesize", "")) or 0
+    info = kernelfile.fields(kernelfile.read(root / "proc/meminfo"))
+    modes = kernelfile.read(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    huge_page_bytes = kernelfile.kibibytes(info.get("Hugepagesize", "")) or 0
     pages = root / f"sys/kernel/mm/hugepages/hugepages-{huge_page_bytes >> 10}kB/free_hugepages"
     return Memory(
-        total_bytes=kibibytes(info.get("MemTotal", "")) or 0,
-        available_bytes=kibibytes(info.get("MemAvailable") or info.get("MemFree", "")) or 0,
+        total_bytes=kernelfile.kibibytes(info.get("MemTotal", "")) or 0,
+        available_bytes=kernelfile.kibibytes(info.get("MemAvailable") or info.get("MemFree", "")) or 0,
         thp=modes.partition("[")[2].partition("]")[0],
         huge_page_bytes=huge_page_bytes,
-        free_huge_pages=read_int(pages) or kibibytes(info.get("HugePages_Free", "")) or 0,
+        free_huge_pages=kernelfile.read_int(pages) or kernelfile.kibibytes(info.get("HugePages_Free", "")) or 0,
     )
 
 

@@ -7,7 +7,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from kbench.core import InvalidEnvironment
+from kbench.core import InvalidEnvironment, default_threads
 
 if TYPE_CHECKING:
     from ._native import Pool
@@ -41,8 +41,8 @@ def _pool(threads: int, pid: int) -> Pool:
 
 
 def pool(threads: int = 0) -> Pool:
-    """A pool of ``threads`` (0: one per physical core), shared by everyone in this process who asks for that count.
+    """A pool of ``threads`` (0: as many as this process should use), the same for all who ask for that count.
 
     A pool lives in the process that made it: after a fork the child gets its own.
     """
-    return _pool(threads, os.getpid())
+    return _pool(threads or default_threads(), os.getpid())
