@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "barrier.h"
 #include "owned_matrix.h"
 #include "pool.h"
 #include "program.h"
@@ -103,9 +104,46 @@ double stress(int threads, int64_t max_tokens, int rounds) {
   return sum;
 }
 
+// Regions of changing size, whose threads meet at barriers where one comes late enough for the others to sleep, and
+// pauses long enough for all to sleep between regions. Returns whether each thread saw what the others had written.
+bool regions(int threads, int rounds) {
+  ThreadPool pool(threads);
+  Barrier barrier(threads);
+  std::vector<int64_t> written(static_cast<size_t>(threads) * 64), sums(static_cast<size_t>(threads) * 64);
+  for (int round = 0; round < rounds; ++round) {
+    const int size = 1 + round % threads;
+    barrier.reset(size);
+    for (int64_t& sum : sums) sum = 0;
+    pool.run(size, [&](int thread, int n_threads) {
+      for (int stage = 0; stage < 4; ++stage) {
+        if (round % 3 == 0 && stage == round % 4 && thread == round % n_threads) {
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+        written[static_cast<size_t>(thread) * 64] = round + stage;
+        barrier.wait(thread, n_threads);
+        for (int t = 0; t < n_threads; ++t) sums[static_cast<size_t>(thread) * 64] += written[static_cast<size_t>(t) * 64];
+        barrier.wait(thread, n_threads);
+      }
+    });
+    for (int t = 0; t < threads; ++t) {
+      const int64_t right = t < size ? int64_t{size} * (4 * round + 6) : 0;
+      if (sums[static_cast<size_t>(t) * 64] != right) {
+        std::printf("region %d of %d threads: thread %d has a sum of %ld, not %ld\n", round, size, t,
+                    static_cast<long>(sums[static_cast<size_t>(t) * 64]), static_cast<long>(right));
+        return false;
+      }
+    }
+    if (round % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
+}
+
 }  // namespace
 
 int main() {
+  for (const int threads : {2, 5, 9}) {
+    if (!regions(threads, 300)) return 1;
+  }
   for (const int64_t max_tokens : {1, 3, 40}) {
     const double one = stress(1, max_tokens, 30);
     for (const int threads : {2, 3, 5}) {

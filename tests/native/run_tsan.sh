@@ -16,6 +16,6 @@ for source in "$root"/tests/native/pool_stress.cpp "$csrc"/*.cpp "$csrc"/scalar/
     *) extra="-DNDEBUG" ;;  # never empty: xargs joins lines that end in a blank
   esac
   [ "$object" -nt "$source" ] || echo "$source $object $extra"
-done | xargs -P 2 -L 1 sh -c 'source=$1 object=$2; shift 2; ${CXX:-g++} '"$flags"' "$@" -c "$source" -o "$object"' sh
+done | xargs -r -P 2 -L 1 sh -c 'source=$1 object=$2; shift 2; ${CXX:-g++} '"$flags"' "$@" -c "$source" -o "$object"' sh
 ${CXX:-g++} -fsanitize=thread ./*.o -o pool_stress -pthread
 TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}" ./pool_stress

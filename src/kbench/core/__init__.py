@@ -25,7 +25,8 @@ from .yamlfile import Lines, load_yaml, parse_yaml
 __all__ = [
     "AUTO", "CPU", "KV_BYTES", "OPS", "QUANTS", "QUANTS_BY_ID", "REMOVED_QUANT_IDS", "Assignment", "Attribute",
     "Block", "CgroupLimits", "CheckBroken", "ConditionFailed", "CorruptFile", "Device", "InvalidEnvironment",
-    "KbenchError", "Lines", "Module", "OpCall", "OverBudget", "Phase", "Placement", "Problem", "QuantTraits", "TensorInfo",
-    "Unsupported", "UserError", "Value", "Work", "default_threads", "did_you_mean", "expected_experts", "format_bytes",
-    "kernelfile", "load_yaml", "parse_size", "parse_yaml", "quant", "read_cgroup", "thread_limit", "work",
+    "KbenchError", "Lines", "Module", "OpCall", "OverBudget", "Phase", "Placement", "Problem", "QuantTraits",
+    "TensorInfo", "Unsupported", "UserError", "Value", "Work", "default_threads", "did_you_mean", "expected_experts",
+    "format_bytes", "kernelfile", "load_yaml", "parse_size", "parse_yaml", "quant", "read_cgroup", "thread_limit",
+    "work",
 ]  # fmt: skip

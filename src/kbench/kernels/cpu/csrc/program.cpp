@@ -32,7 +32,11 @@ Program::Program(ThreadPool& pool, uint8_t* arena, int64_t arena_bytes, int64_t 
   }
 }
 
+// Every recording method begins with this.
 int Program::stage_threads(int threads) const {
+  if (runs_.load(std::memory_order_acquire) != 0) {
+    throw std::runtime_error("a step was recorded while another thread runs the program");
+  }
   if (threads < 0 || threads > n_threads_) {
     throw std::invalid_argument("threads is " + std::to_string(threads) + "; accepted: 0 (all) to the pool's " +
                                 std::to_string(n_threads_));
@@ -176,6 +180,13 @@ void Program::run(const RunState& state, std::vector<double>* seconds) {
   if (state.position < 0)
     throw std::invalid_argument("position is " + std::to_string(state.position) + "; accepted: 0 or more");
   for (const auto& check : checks_) check(state);
+  // Before the lock: a thread that does not exist in a forked child may hold it for ever.
+  pool_.check_process();
+  struct Running {
+    std::atomic<int>& runs;
+    explicit Running(std::atomic<int>& runs) : runs(runs) { runs.fetch_add(1, std::memory_order_acq_rel); }
+    ~Running() { runs.fetch_sub(1, std::memory_order_acq_rel); }
+  } running(runs_);
   std::lock_guard<std::mutex> turn(run_mutex_);
   if (seconds != nullptr) seconds->assign(static_cast<size_t>(n_steps_), 0.0);
   bad_expert_.store(false, std::memory_order_relaxed);

@@ -93,6 +93,7 @@ class Program {
   Program(ThreadPool& pool, uint8_t* arena, int64_t arena_bytes, int64_t max_tokens);
 
   // Each records a step and returns its index. x, y, ...: byte offsets of values. threads: 0 = the whole pool.
+  // Throws std::runtime_error while another thread runs the program.
   int embedding(Isa isa, const PackedMatrix& w, int64_t y, int threads);
   // row_width (0: d): floats from one vector to the next; those behind the first d pass through.
   int rms_norm(Isa isa, int64_t x, std::vector<float> weight, int64_t d, int64_t rows, float eps, int64_t y,
@@ -116,7 +117,7 @@ class Program {
 
   // Replays all steps. Throws std::invalid_argument before anything is touched when the tokens do not fit (too many,
   // an id outside the vocabulary, a cache that would overflow). seconds: filled with the time of each step, measured
-  // on thread 0 between barriers around it.
+  // on thread 0 between barriers around it. Throws std::runtime_error in a process forked after the pool was made.
   void run(const RunState& state, std::vector<double>* seconds = nullptr);
 
   // Kernel parameters of the steps recorded from now on.
@@ -219,6 +220,7 @@ class Program {
   std::atomic<bool> bad_expert_{false};
   Barrier barrier_;
   std::mutex run_mutex_;  // replays share the scratch
+  std::atomic<int> runs_{0};  // running, or waiting for their turn
 };
 
 // y = x W^T + bias for this lane's share of tiles and tokens.
