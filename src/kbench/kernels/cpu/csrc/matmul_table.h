@@ -68,9 +68,10 @@ struct MatmulTable {
   int64_t panel_tokens[kFormatCount][2] = {};
 };
 
-// Missing entries (nullptr) are taken from the next lower ISA by resolve_matmul_table().
+// A table arrives filled with the kernels of the ISA that this one builds on (isa.h); what is not filled stays so.
 void fill_matmul_table_scalar(MatmulTable& table);
 void fill_matmul_table_avx2(MatmulTable& table);
+void fill_matmul_table_avx512(MatmulTable& table);
 void fill_matmul_table_avx512_vnni(MatmulTable& table);
 void fill_matmul_table_neon_dotprod(MatmulTable& table);
 void fill_matmul_table_neon_i8mm(MatmulTable& table);

@@ -62,6 +62,6 @@ void fill_op_table_scalar(OpTable& table);
 void fill_op_table_scalar_attention(OpTable& table);
 void fill_op_table_avx2(OpTable& table);
 void fill_op_table_avx2_attention(OpTable& table);
-void fill_op_table_avx512_vnni_attention(OpTable& table);
+void fill_op_table_avx512_attention(OpTable& table);
 
 }  // namespace kbench

@@ -3,36 +3,38 @@
 namespace kbench {
 namespace {
 
-OpTable make_table(Isa isa) {
-  OpTable table;
-  fill_op_table_scalar(table);
-  fill_op_table_scalar_attention(table);
+void fill(OpTable& table, Isa isa) {
+  if (isa != Isa::scalar) fill(table, isa_parent(isa));
+  switch (isa) {
+    case Isa::scalar:
+      fill_op_table_scalar(table);
+      fill_op_table_scalar_attention(table);
+      break;
 #if defined(__x86_64__)
-  if (isa >= Isa::avx2) {
-    fill_op_table_avx2(table);
-    fill_op_table_avx2_attention(table);
-  }
-  if (isa >= Isa::avx512_vnni) fill_op_table_avx512_vnni_attention(table);
+    case Isa::avx2:
+      fill_op_table_avx2(table);
+      fill_op_table_avx2_attention(table);
+      break;
+    case Isa::avx512: fill_op_table_avx512_attention(table); break;
 #endif
-  (void)isa;
-  return table;
-}
-
-// Made when first asked for: the code that fills a table is compiled with its ISA's flags.
-template <Isa kIsa>
-const OpTable& table_of() {
-  static const OpTable table = make_table(kIsa);
-  return table;
+    default: break;
+  }
 }
 
 }  // namespace
 
 const OpTable& op_table(Isa isa) {
-  switch (isa) {
-    case Isa::avx2: return table_of<Isa::avx2>();
-    case Isa::avx512_vnni: return table_of<Isa::avx512_vnni>();
-    default: return table_of<Isa::scalar>();
-  }
+  // Made when first asked for, and only of ISAs that can run: the code that fills a table is compiled with its ISA's
+  // flags.
+  static const struct Tables {
+    OpTable of[kIsaCount];
+    Tables() {
+      for (int i = 0; i < kIsaCount; ++i) {
+        if (*isa_missing(static_cast<Isa>(i)) == '\0') fill(of[i], static_cast<Isa>(i));
+      }
+    }
+  } tables;
+  return tables.of[static_cast<int>(isa)];
 }
 
 }  // namespace kbench

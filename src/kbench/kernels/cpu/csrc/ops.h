@@ -5,7 +5,7 @@
 
 namespace kbench {
 
-// Every entry is filled: what an ISA lacks comes from the next lower one (AVX-512 has an attention of its own; the
+// Every entry is filled: what an ISA lacks comes from the one it builds on (AVX-512 has an attention of its own; the
 // others are bound by latency and by the cache, not by the width of a register). `isa` can run here.
 const OpTable& op_table(Isa isa);
 

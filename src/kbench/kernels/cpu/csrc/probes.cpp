@@ -35,14 +35,22 @@ void check_seconds(double seconds) {
   }
 }
 
+void fill(ProbeTable& table, Isa isa) {
+  if (isa != Isa::scalar) fill(table, isa_parent(isa));
+  switch (isa) {
+    case Isa::scalar: fill_probe_table_scalar(table); break;
+#if defined(__x86_64__)
+    case Isa::avx2: fill_probe_table_avx2(table); break;
+    case Isa::avx512: fill_probe_table_avx512(table); break;
+    case Isa::avx512_vnni: fill_probe_table_avx512_vnni(table); break;
+#endif
+    default: break;
+  }
+}
+
 ProbeTable probe_table(Isa isa) {
   ProbeTable table;
-  fill_probe_table_scalar(table);
-#if defined(__x86_64__)
-  if (isa >= Isa::avx2) fill_probe_table_avx2(table);
-  if (isa >= Isa::avx512_vnni) fill_probe_table_avx512_vnni(table);
-#endif
-  (void)isa;
+  fill(table, isa);
   return table;
 }
 

@@ -7,7 +7,7 @@
 
 namespace kbench::KBENCH_ISA {
 
-// In the ISA's own folder; empty where the next lower ISA's is kept.
+// In the ISA's own folder; empty where that of the ISA it builds on is kept.
 void fill_quantize(MatmulTable& table);
 // Each puts the kernels of its formats into the table.
 void fill_floats(MatmulTable& table);

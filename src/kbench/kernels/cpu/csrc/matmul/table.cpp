@@ -17,6 +17,6 @@ void kbench::KBENCH_FILL_OF(KBENCH_ISA)(MatmulTable& table) {
   KBENCH_ISA::fill_q6_k(table);
   KBENCH_ISA::fill_q8_0(table);
 #else
-  (void)table;  // not this machine's architecture: the table keeps the kernels of the next lower ISA
+  (void)table;  // not this machine's architecture: the table stays as it is
 #endif
 }

@@ -72,6 +72,6 @@ struct V {
 
 namespace kbench {
 
-void fill_op_table_avx512_vnni_attention(OpTable& table) { table.attention = attention; }
+void fill_op_table_avx512_attention(OpTable& table) { table.attention = attention; }
 
 }  // namespace kbench

@@ -14,6 +14,10 @@
 #include <cstdint>
 #include <cstring>
 
+// SIMDe 0.7.4 gives this alias the arguments of another function.
+#undef _mm512_madd_epi16
+#define _mm512_madd_epi16(a, b) simde_mm512_madd_epi16(a, b)
+
 // What SIMDe 0.7.4 does not have yet; a later one defines these names as macros.
 namespace kbench {
 namespace {
