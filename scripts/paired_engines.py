@@ -25,8 +25,10 @@ from pairing import Comparison, Rates, Side, report, serve, take_turns
 
 from kbench.model import describe_gguf, open_gguf
 
-# Memory of a side in sizes of the file: packed or repacked weights, and what llama.cpp keeps of the file besides.
-_MEMORY = {"kbench": 1.08, "ik_llama.cpp": 1.05, "llama.cpp": 1.75}
+# Memory of a side in sizes of the file: packed or repacked weights; llama.cpp repacks what it can and reads the rest,
+# and what is left of the file besides is given up under pressure.
+_MEMORY = {"kbench": 1.06, "ik_llama.cpp": 1.06, "llama.cpp": 1.2}
+_PROCESS_BYTES = 300 << 20
 
 
 def parse_side(text: str) -> tuple[str, dict[str, int]]:
@@ -54,7 +56,8 @@ def compare(model: Path, options: argparse.Namespace) -> list[Comparison]:
     for text in (ours, *options.against):
         arguments = [__file__, str(model), "--serve", text, "--threads", str(options.threads)]
         arguments += ["--context", str(n_context)]
-        sides.append(Side(text, arguments, round(model.stat().st_size * _MEMORY[parse_side(text)[0]])))
+        n_bytes = _PROCESS_BYTES + round(model.stat().st_size * _MEMORY[parse_side(text)[0]])
+        sides.append(Side(text, arguments, n_bytes))
     vocabulary = describe_gguf(open_gguf(model)).vocab
     rng = random.Random(0)
     request = {

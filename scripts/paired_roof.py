@@ -13,9 +13,10 @@ kinds of multiplication that the instruction set has. The share of each pair is 
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lowered_session import LoweredSession, lowered_sessions
@@ -24,9 +25,11 @@ from pairing import Comparison, report
 
 from kbench.kernels import Pool, arithmetic_peak, isas, read_bandwidth
 
-PROBE_SECONDS = 0.2
+PROBE_SECONDS = 0.15
 SHAPES = ((1536, 5120), (16384, 5120), (4096, 4096))
 TOKENS = 512
+# Of a product between two probes.
+CALLS = 2
 
 
 def touched_bytes(session: LoweredSession) -> float:
@@ -42,14 +45,19 @@ def touched_bytes(session: LoweredSession) -> float:
     return total
 
 
-def against_probe(work: Callable[[], float], probe: Callable[[], float], n_pairs: int) -> tuple[list[float], ...]:
-    """Rates of ``work`` and, beside each, the mean of the probes before and after it."""
-    work(), probe()
-    rates, roofs, before = [], [], probe()
+def against_probes(
+    work: Callable[[], float], probes: Sequence[Callable[[], float]], n_pairs: int
+) -> tuple[list[float], list[list[float]]]:
+    """Rates of ``work`` and, for each probe, the means of what it said before and after."""
+    work()
+    rates: list[float] = []
+    roofs: list[list[float]] = [[] for _ in probes]
+    before = [probe() for probe in probes]
     for _ in range(n_pairs):
         rates.append(work())
-        after = probe()
-        roofs.append((before + after) / 2)
+        after = [probe() for probe in probes]
+        for roof, first, second in zip(roofs, before, after, strict=True):
+            roof.append((first + second) / 2)
         before = after
     return rates, roofs
 
@@ -72,7 +80,7 @@ def decode(model: Path, planes: int, options: argparse.Namespace) -> Comparison:
     def probe() -> float:
         return read_bandwidth(pool, 256 << 20, PROBE_SECONDS) / 1e9
 
-    rates, roofs = against_probe(work, probe, options.pairs)
+    rates, (roofs,) = against_probes(work, [probe], options.pairs)
     extra = {"bytes_per_token": round(n_bytes), "file_bytes": model.stat().st_size}
     return Comparison(
         "roof", {"model": model.stem, "n": options.generate}, f"kbench:planes={planes}", "read_bandwidth",
@@ -84,31 +92,28 @@ def prefill(n: int, k: int, variant: str, options: argparse.Namespace) -> list[C
     steps = rotation(our_steps(variant, n, k, TOKENS, options.threads))
     isa = [name for name, missing in isas() if not missing][-1]
     pool = Pool(options.threads)
-    found = []
-    for kind in ("int8", "bf16", "f32"):
+
+    def peak(kind: str) -> float:
         try:
-            arithmetic_peak(pool, isa, kind, 0.01)
-        except (ValueError, RuntimeError):
-            continue
-
-        def work() -> float:
-            start = time.perf_counter()
-            for _ in range(2):
-                steps.next()()
-            return 2 * 2 * n * k * TOKENS / (time.perf_counter() - start) / 1e9
-
-        def probe(kind: str = kind) -> float:
             return arithmetic_peak(pool, isa, kind, PROBE_SECONDS) / 1e9
+        except (ValueError, RuntimeError):
+            return 0.0  # this instruction set has none
 
-        rates, roofs = against_probe(work, probe, options.pairs)
-        if not all(roofs):
-            continue
-        params = {"n": n, "k": k, "tokens": TOKENS}
-        found.append(
-            Comparison("roof", params, f"kbench:{variant}", f"peak_{kind}", tuple(rates), tuple(roofs), "Gop/s",
-                       options.threads)
-        )  # fmt: skip
-    return found
+    def work() -> float:
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            steps.next()()
+        return CALLS * 2 * n * k * TOKENS / (time.perf_counter() - start) / 1e9
+
+    kinds = [kind for kind in ("int8", "bf16", "f32") if peak(kind)]
+    rates, roofs = against_probes(work, [functools.partial(peak, kind) for kind in kinds], options.pairs)
+    return [
+        Comparison(
+            "roof", {"n": n, "k": k, "tokens": TOKENS}, f"kbench:{variant}", f"peak_{kind}", tuple(rates), tuple(roof),
+            "Gop/s", options.threads,
+        )
+        for kind, roof in zip(kinds, roofs, strict=True)
+    ]  # fmt: skip
 
 
 def main() -> None:
