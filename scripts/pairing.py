@@ -17,6 +17,7 @@ Figures are medians over pairs of ratios of rates, with the order-statistic inte
 
 from __future__ import annotations
 
+import ctypes
 import json
 import signal
 import subprocess
@@ -34,12 +35,17 @@ from kbench.results import Record, Store
 Turn = Callable[[Mapping[str, Any]], Any]
 Rates = dict[tuple[str, str], list[list[float]]]
 
+_PR_SET_PDEATHSIG = 1
+
 # Left to everything else on the machine when it is decided whether all sides fit at once.
 _SPARE_BYTES = 2 << 30
 
 
 def serve(turns: Mapping[str, Turn], about: Mapping[str, Any]) -> None:
     """Answers requests until stdin ends; ``about`` (versions, settings) goes out first."""
+    if sys.platform == "linux":
+        # A side that is stopped when its parent dies would never read the end of its stdin.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     print(json.dumps({"about": dict(about), "variants": list(turns)}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
