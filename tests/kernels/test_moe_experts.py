@@ -33,7 +33,10 @@ def _routes(name: str) -> tuple[np.ndarray, int]:
 
 
 ROUTES = ("one token", "none, one and many", "all to one", "top 1", "every expert")
-MIXES = ("Q4_K,Q4_K,Q6_K", "Q4_0,Q8_0,F16", "F32,Q4_1,Q8_0", "Q6_K,BF16,Q4_K", "F16,F32,F32")
+MIXES = (
+    "Q4_K,Q4_K,Q6_K", "Q4_0,Q8_0,F16", "F32,Q4_1,Q8_0", "Q6_K,BF16,Q4_K", "F16,F32,F32", "Q5_K,IQ4_XS,Q3_K",
+    "MXFP4,Q5_0,IQ4_NL", "Q2_K,Q2_K,Q5_1",
+)  # fmt: skip
 
 
 def _run(isa: str, threads: int, routes: str, mix: str, n: int, k: int, block: dict[str, int]) -> np.ndarray:
@@ -71,7 +74,7 @@ def test_any_share_of_the_tokens(isa: str, routes: str, planes: int) -> None:
 @pytest.mark.parametrize("routes", ["one token", "none, one and many"])
 def test_any_mix_of_types(isa: str, routes: str, mix: str) -> None:
     # 288 is not a whole number of 128 columns; super-blocks want 256.
-    n = 512 if "_K" in mix else 288
+    n = 512 if mix.endswith("_K") else 288
     _run(isa, 2, routes, mix, n, 256, {})
 
 

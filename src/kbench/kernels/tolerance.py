@@ -55,7 +55,7 @@ def accuracy_of(implementation: object, problem: Problem, block: Block | None = 
     own: Callable[[Problem], str] | None = getattr(implementation, "accuracy", None)
     if own is not None:
         return own(problem)
-    names = [name for name in ("quant", "quant_gate") if problem.has(name)]
+    names = [name for name in ("quant", "quant_gate", "quant_up", "quant_down") if problem.has(name)]
     matrix = problem.op in ("linear", "head_linear", "moe_experts", "moe_router")
     quantised = any(not quant(problem.text(name)).is_float for name in names)
     if not (getattr(implementation, "name", "").startswith("cpu.") and matrix and quantised):

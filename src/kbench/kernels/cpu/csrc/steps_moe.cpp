@@ -59,17 +59,22 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   const bool quantise_x = quantised(gate[0].format) || quantised(up[0].format);
   const bool float_x = !quantised(gate[0].format) || !quantised(up[0].format);
   const bool one_token = max_tokens_ == 1;
+  // Experts of few tokens read the form that line kernels read, those of many perhaps another one.
   MatmulParameters lines = parameters_;
   lines.panel_tokens = std::numeric_limits<int64_t>::max();
-  const ActivationRef ref =
-      activation(isa, x, max_tokens_, k, {{gate[0].format, lines}, {up[0].format, lines}}, one_token, threads);
+  std::vector<ActivationUse> uses;
+  for (const Format format : {gate[0].format, up[0].format}) {
+    uses.push_back({format, lines});
+    uses.push_back({format, parameters_});
+  }
+  const ActivationRef ref = activation(isa, x, max_tokens_, k, uses, one_token, threads);
 
   auto layer = std::make_shared<ExpertLayer>(ExpertLayer{op_table(isa), matmul_table(isa), std::move(gate),
                                                          std::move(up), std::move(down), n, k, top_k, max_pairs,
-                                                         lines, one_token});
+                                                         planes_, parameters_, one_token});
   layer->plans = reinterpret_cast<int32_t*>(
       shared_scratch("experts' plans", ExpertPlan::ints(experts, max_pairs) * 4 * threads));
-  layer->own = reinterpret_cast<float*>(shared_scratch("experts' blocks", ExpertLayer::own_floats() * 4 * threads));
+  layer->own = reinterpret_cast<float*>(shared_scratch("experts' blocks", layer->own_floats() * 4 * threads));
 
   std::vector<Access> row_access;
   if (!one_token) {
@@ -91,7 +96,7 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
                               .make(reinterpret_cast<const int32_t*>(id_in.at(lane.thread)), s.n_tokens * layer->top_k,
                                     layer->experts());
         if (!good) bad_expert_.store(true);
-        if (!layer->one_token) layer->gather(lane, ref.at(lane.thread));
+        if (!layer->one_token) layer->gather(lane, ref.at(lane.thread), s.n_tokens);
       },
       accesses, threads);
 
@@ -101,7 +106,6 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   uint8_t* hidden_data = shared_scratch("experts' hidden", hidden_bytes);
   if (quantise_hidden) {
     hidden = activation_in(hidden_data, max_pairs, n, planes_);
-    hidden.words = nullptr;
   } else {
     hidden.x = reinterpret_cast<float*>(hidden_data);
     hidden.k = n;
@@ -112,8 +116,8 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   accesses.insert(accesses.end(), row_access.begin(), row_access.end());
   accesses.push_back({hidden_data, hidden_bytes, true, {}});
   add_stage(
-      [layer, ref](const Lane& lane, const RunState&) {
-        layer->gate_up(lane, layer->one_token ? ref.at(lane.thread) : layer->rows);
+      [layer, ref](const Lane& lane, const RunState& s) {
+        layer->gate_up(lane, layer->one_token ? ref.at(lane.thread) : layer->rows, s.n_tokens);
       },
       accesses, threads);
 
