@@ -45,6 +45,7 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     ("silu_mul(n=37,tokens=4)", {}, False),
     ("add(d=577,tokens=3)", {}, False),
     ("take_last(d=65,tokens=4)", {}, False),
+    ("top_logits(vocab=999,top_k=40,tokens=3)", {}, False),
     ("transfer(d=65,src=cpu,dst=cpu,tokens=2)", {}, False),
     ("moe_router(quant=F32,experts=64,top_k=6,k=96,tokens=5)", {}, False),
     ("moe_router(quant=F32,experts=16,top_k=3,k=64,tokens=9)", {"norm_topk_prob": 1}, False),

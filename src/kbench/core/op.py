@@ -39,6 +39,8 @@ OPS: dict[str, tuple[str, ...]] = {
     "moe_experts": ("experts", "top_k", "n", "k", "quant_gate", "quant_up", "quant_down", "tokens"),
     # keeps the last token's row only: logits are wanted for it alone
     "take_last": ("d", "tokens"),
+    # the `top_k` largest of `vocab` logits, largest first: ids and values, what sampling chooses from
+    "top_logits": ("vocab", "top_k", "tokens"),
     # moves `d` elements a token from one device to another
     "transfer": ("d", "src", "dst", "tokens"),
 }

@@ -95,6 +95,8 @@ def work(problem: Problem) -> Work:
         activations = _F32 * tokens * heads * (per_key + per_value)
         cache = element * stored * (context + tokens)
         return Work(flops, 0, cache, activations, stored * context, element * stored * context)
+    if op == "top_logits":
+        return Work(0.0, 0, 0, _F32 * tokens * (p.integer("vocab") + 2 * p.integer("top_k")), 0, 0)
     if op == "transfer":
         return Work(0.0, 0, 0, _F32 * tokens * p.integer("d"), 0, 0)
     # elementwise: (FLOPs, reads and writes) per element

@@ -93,6 +93,22 @@ def _check_routes(
     return Verdict(True, worst)
 
 
+def _check_top(logits: Array, truth: Sequence[Array], got: Sequence[Array]) -> Verdict:
+    """Exactly the largest values, each with an id that has it: of equal logits either may come first."""
+    verdict = compare(got[1], truth[1], np.zeros_like(truth[1]))
+    if not verdict.ok:
+        return verdict
+    ids = got[0].astype(np.int64)
+    if ids.shape != truth[0].shape:
+        return Verdict(False, np.inf, f"ids of shape {ids.shape} instead of {truth[0].shape}")
+    inside = ids.min(initial=0) >= 0 and ids.max(initial=0) < logits.shape[1]
+    if not inside or any(len(set(row)) != len(row) for row in ids.tolist()):
+        return Verdict(False, np.inf, "ids out of range or repeated")
+    if not np.array_equal(np.take_along_axis(logits, ids, axis=-1), truth[1]):
+        return Verdict(False, np.inf, "an id whose logit is not the value beside it")
+    return verdict
+
+
 def check(
     call: OpCall,
     weights: Sequence[WeightData],
@@ -111,4 +127,6 @@ def check(
     truth = FUNCTIONS[call.op](call, tensors, exact, state)
     if call.op == "moe_router":
         return _check_routes(call, tensors, exact, truth, outputs, accuracy)
+    if call.op == "top_logits":
+        return _check_top(exact[0], truth, outputs)
     return compare(outputs[0], truth[0], bounds(call, tensors, exact, truth, state, accuracy))

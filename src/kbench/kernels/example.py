@@ -118,6 +118,8 @@ def example(
         widths, outputs = [p.integer("k")], [("ids", p.integer("top_k")), ("weights", p.integer("top_k"))]
     elif op == "moe_experts":
         widths, outputs = [p.integer("k")], [("y", p.integer("k"))]
+    elif op == "top_logits":
+        widths, outputs = [p.integer("vocab")], [("ids", p.integer("top_k")), ("values", p.integer("top_k"))]
     else:
         width = p.integer("n") if p.has("n") else p.integer("d")
         widths, outputs = [width] * (2 if op in ("silu_mul", "add") else 1), [("y", width)]

@@ -213,7 +213,8 @@ Bound = Callable[[OpCall, Sequence[Tensor], Sequence[Array], Sequence[Array], St
 BOUNDS: dict[str, Bound] = {
     "embedding": _embedding, "rms_norm": _rms_norm, "linear": _linear, "head_linear": _head_linear, "rope": _rope,
     "attention": _attention, "mla_attention": _attention, "silu_mul": _silu_mul, "add": _add,
-    "moe_experts": _moe_experts, "take_last": _exact, "transfer": _exact,
+    "moe_experts": _moe_experts, "take_last": _exact, "top_logits": _exact,
+    "transfer": _exact,
 }  # fmt: skip
 
 

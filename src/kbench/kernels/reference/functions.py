@@ -162,6 +162,12 @@ def take_last(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], 
     return [inputs[0][-1:]]
 
 
+def top_logits(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    """Of equal logits the lower id comes first."""
+    order = np.argsort(-inputs[0], axis=-1, kind="stable")[:, : call.problem.integer("top_k")]
+    return [order.astype(np.int32), np.take_along_axis(inputs[0], order, axis=-1)]
+
+
 def transfer(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
     return [inputs[0]]
 
@@ -187,5 +193,6 @@ def moe_experts(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array]
 FUNCTIONS: dict[str, Function] = {
     "embedding": embedding, "rms_norm": rms_norm, "linear": linear, "head_linear": head_linear, "rope": rope,
     "attention": attention, "mla_attention": mla_attention, "silu_mul": silu_mul, "add": add,
-    "moe_router": moe_router, "moe_experts": moe_experts, "take_last": take_last, "transfer": transfer,
+    "moe_router": moe_router, "moe_experts": moe_experts, "take_last": take_last, "top_logits": top_logits,
+    "transfer": transfer,
 }  # fmt: skip

@@ -221,6 +221,12 @@ class TorchImplementation:
     def _take_last(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         return [x[0][-1:].clone()]
 
+    def _top_logits(
+        self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState
+    ) -> list[Any]:
+        values, ids = x[0].topk(call.problem.integer("top_k"))
+        return [ids.int().numpy(), values]
+
     def _transfer(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         return [x[0].clone()]
 
