@@ -7,14 +7,15 @@ from .cpu import Cache, Cpu, NumaNode
 from .gpu import Gpu
 from .guard import Guard
 from .host import Host, Memory, host, read_host
+from .pairs import Pairs, measure_pairs
 from .sample import Measurement, Warmup, measure
 from .statistics import Interval, median, median_absolute_deviation, median_interval, quartiles, relative_spread
 from .stopping import FixedCount, RelativeNoise, StoppingRule, TimeBudget
 
 __all__ = [
     "KINDS", "READ_BANDWIDTH", "Cache", "Ceiling", "Ceilings", "Clock", "Cpu", "FixedCount", "Gpu",
-    "Guard", "Host", "Interval", "Measurement", "Memory", "NumaNode", "Probes", "Reading", "RelativeNoise",
+    "Guard", "Host", "Interval", "Measurement", "Memory", "NumaNode", "Pairs", "Probes", "Reading", "RelativeNoise",
     "Rotation", "StoppingRule", "TimeBudget", "Warmup", "calibrate", "ceilings", "host", "is_cold", "measure",
-    "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host", "relative_spread",
-    "rotation_count", "system_clock", "thread_ladder",
+    "measure_pairs", "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host",
+    "relative_spread", "rotation_count", "system_clock", "thread_ladder",
 ]  # fmt: skip

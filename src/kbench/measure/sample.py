@@ -103,7 +103,7 @@ def measure(
         rule.start()
         begin = clock.now_ns()
         while not rule.done():
-            samples.append(_sample(fn, batch, clock))
+            samples.append(mean_seconds(fn, batch, clock))
             rule.add(samples[-1], (clock.now_ns() - begin) * 1e-9)
     finally:
         if was_enabled:
@@ -111,7 +111,7 @@ def measure(
     return Measurement(tuple(samples), rule.reason, len(warm), warm[0] if warm else 0.0, batch)
 
 
-def _sample(fn: Callable[[], object], calls: int, clock: Clock) -> float:
+def mean_seconds(fn: Callable[[], object], calls: int, clock: Clock) -> float:
     """Mean seconds of ``calls`` calls, the clock's own share taken off."""
     if calls == 1:
         begin = clock.now_ns()
@@ -133,7 +133,7 @@ def _warm_up(fn: Callable[[], object], plan: Warmup, clock: Clock) -> list[float
         over = (clock.now_ns() - begin) * 1e-9 >= plan.max_seconds
         if len(seen) >= plan.min_calls and (over or _steady(seen, plan)):
             break
-        seen.append(_sample(fn, 1, clock))
+        seen.append(mean_seconds(fn, 1, clock))
     return seen
 
 
@@ -150,6 +150,6 @@ def _batch(fn: Callable[[], object], call_seconds: float | None, clock: Clock) -
     if call_seconds is not None and call_seconds >= clock.min_sample_seconds:
         return 1
     calls = 1
-    while calls < _MAX_BATCH and _sample(fn, calls, clock) * calls < clock.min_sample_seconds:
+    while calls < _MAX_BATCH and mean_seconds(fn, calls, clock) * calls < clock.min_sample_seconds:
         calls *= 2
     return calls
