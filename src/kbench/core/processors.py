@@ -20,6 +20,18 @@ def thread_limit(n_cores: int, cpu_quota: float | None) -> int:
     return max(1, n_cores if cpu_quota is None else min(n_cores, math.ceil(cpu_quota)))
 
 
+def allowed_cpus() -> frozenset[int]:
+    """The logical CPUs in this process's affinity mask."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+def physical_cores(root: Path = Path("/"), affinity: Iterable[int] | None = None) -> int:
+    """How many physical cores the logical CPUs ``affinity`` belong to; by default those of this process."""
+    topology = root / "sys/devices/system/cpu"
+    cpus = allowed_cpus() if affinity is None else affinity
+    return len({kernelfile.read(topology / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus})
+
+
 def default_threads(root: Path = Path("/"), affinity: Iterable[int] | None = None) -> int:
     """``thread_limit`` of this process: the physical cores in its affinity mask, and its control group's quota.
 
@@ -27,8 +39,4 @@ def default_threads(root: Path = Path("/"), affinity: Iterable[int] | None = Non
         root: where ``proc`` and ``sys`` lie; another root is for tests.
         affinity: logical CPUs that may be used; by default this process's.
     """
-    if affinity is None:
-        affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    topology = root / "sys/devices/system/cpu"
-    cores = {kernelfile.read(topology / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in affinity}
-    return thread_limit(len(cores), read_cgroup(root).cpu_quota)
+    return thread_limit(physical_cores(root, affinity), read_cgroup(root).cpu_quota)

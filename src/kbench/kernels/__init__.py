@@ -16,7 +16,7 @@ from .implementation import YES, AnyArray, Cache, FloatArray, Implementation, Pr
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
 from .reference import dequantize
-from .registry import best, block_errors, candidates, implementation, implementations, support
+from .registry import best, block_errors, candidates, implementation, implementations, ladder_implementations, support
 from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
 from .tolerance import accuracy_of
@@ -26,8 +26,8 @@ __all__ = [
     "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example", "FloatArray", "Implementation",
     "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "Verdict", "WeightData", "accuracy_of", "best",
     "block_errors", "candidates", "check", "dequantize", "example", "example_cache", "example_weights",
-    "implementation", "implementations", "kernel_version", "native_probes", "op_spec", "random_floats",
-    "random_weight", "rope_frequencies", "support",
+    "implementation", "implementations", "kernel_version", "ladder_implementations", "native_probes", "op_spec",
+    "random_floats", "random_weight", "rope_frequencies", "support",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

@@ -6,7 +6,18 @@ import functools
 import importlib
 from collections.abc import Iterable, Sequence
 
-from kbench.core import AUTO, CPU, Block, Device, OpCall, Problem, Unsupported, UserError, did_you_mean
+from kbench.core import (
+    AUTO,
+    CPU,
+    Block,
+    Device,
+    InvalidEnvironment,
+    OpCall,
+    Problem,
+    Unsupported,
+    UserError,
+    did_you_mean,
+)
 
 from .block_parameters import BlockParameter, parameter_errors
 from .implementation import AnyArray, Implementation, Prepared, StepState, Support, WeightData
@@ -65,13 +76,29 @@ def implementations() -> tuple[Implementation, ...]:
     return tuple(sorted(found, key=lambda item: rank.get(item.name, len(rank))))
 
 
+@functools.lru_cache(maxsize=1)
+def ladder_implementations() -> tuple[Implementation, ...]:
+    """The steps of the optimisation ladder, teaching material: found by name, but never chosen by ``best``, offered by
+    ``candidates`` or measured by a tuner.
+
+    Raises:
+        InvalidEnvironment: the native extension is not built.
+    """
+    try:
+        found: tuple[Implementation, ...] = importlib.import_module(".cpu", __package__).ladder_implementations()
+    except (ImportError, AttributeError) as error:
+        raise InvalidEnvironment(f"the native extension is not built ({error})", where="ladder.*") from None
+    return found
+
+
 def implementation(name: str) -> Implementation:
-    """The implementation called ``name``.
+    """The implementation called ``name``; ``ladder.*`` too.
 
     Raises:
         UserError: there is none of that name.
     """
-    by_name = {item.name: item for item in implementations()}
+    known = ladder_implementations() if name.startswith("ladder.") else implementations()
+    by_name = {item.name: item for item in known}
     if name not in by_name:
         raise UserError(
             f"unknown implementation {name!r}", accepted=", ".join(by_name), todo=did_you_mean(name, by_name)

@@ -34,7 +34,7 @@ def _source_digest(kind: type) -> str:
 
 def kernel_version(item: Implementation) -> str:
     """Hash of the native binary, or of the Python source with the version of the package that does the work."""
-    if item.name.startswith("cpu."):
+    if item.name.startswith(("cpu.", "ladder.")):
         return _native_digest()
     package = "torch" if item.name == "torch" else "numpy"
     return f"{_source_digest(type(item))}, {_package(package)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .extension import NativeMissing, extension, pool
+from .ladder import ladder_implementations
 from .native import NativeImplementation, PackedWeights, implementations
 from .one_call import OneCall
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from ._native import Pool as Pool
     from ._native import Program as Program
 
-__all__ = ["NativeImplementation", "NativeMissing", "OneCall", "PackedWeights", "extension", "implementations", "pool"]
+__all__ = [
+    "NativeImplementation", "NativeMissing", "OneCall", "PackedWeights", "extension", "implementations",
+    "ladder_implementations", "pool",
+]  # fmt: skip
 
 _FROM_EXTENSION = ("Matrix", "Pool", "Program", "arithmetic_peak", "isas", "matmul", "pack", "read_bandwidth")
 

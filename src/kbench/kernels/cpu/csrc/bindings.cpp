@@ -8,6 +8,7 @@ void bind_matmul(nanobind::module_& m);
 void bind_parameters(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_probes(nanobind::module_& m);
+void bind_ladder(nanobind::module_& m);
 
 }  // namespace kbench
 
@@ -20,4 +21,5 @@ NB_MODULE(_native, m) {
   kbench::bind_parameters(m);
   kbench::bind_program(m);
   kbench::bind_probes(m);
+  kbench::bind_ladder(m);
 }
