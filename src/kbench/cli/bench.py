@@ -10,6 +10,7 @@ from .output import print_json, progress_bar, shown, stderr_console, stdout_cons
 
 if TYPE_CHECKING:
     from kbench.results import Record
+    from kbench.suites import Suite
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -67,12 +68,66 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     stdout_console().print(table)
 
 
+def _climb(loaded: Suite, pattern: str, dry_run: bool, as_json: bool) -> None:
+    """Measures a suite that is a ladder and prints it."""
+    from kbench.core import CheckBroken
+    from kbench.measure import Guard, host
+    from kbench.report import print_ladder
+    from kbench.results import Store
+    from kbench.suites import run_ladder, select_rungs, threads_of
+
+    rungs = select_rungs(loaded.ladder, pattern) if pattern else loaded.ladder
+    about = {"suite": loaded.name, "host_id": host().host_id}
+    if dry_run:
+        keys = [str(rung) for rung in rungs]
+        print_json("bench", 1, {**about, "cells": keys}) if as_json else print(*map(shown, keys), sep="\n")
+        return
+    store, guard = Store(), Guard()
+    with progress_bar() as bar:
+        task = bar.add_task(loaded.name, total=len(rungs))
+
+        def progress(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, description=what[:70] or loaded.name)
+
+        records = run_ladder(rungs, threads_of(loaded), store, progress=progress, suite=loaded.name)
+    warnings = guard.warnings()
+    if as_json:
+        print_json("bench", 1, {**about, "rungs": [_rung(record) for record in records], "warnings": list(warnings)})
+    else:
+        print_ladder(stdout_console(), records, shown)
+        for warning in warnings:
+            stderr_console().print(f"warning: {shown(warning)}", markup=False)
+        stderr_console().print(f"{len(records)} rungs on host {host().host_id}; records in {store.root}")
+    broken = [record for record in records if record.status in ("wrong", "crashed")]
+    if broken:
+        first = broken[0]
+        raise CheckBroken(
+            f"{len(broken)} of {len(records)} rungs {first.status}: {first.reason}", where=first.implementation
+        )
+
+
+def _rung(record: Record) -> dict[str, Any]:
+    """One rung for programs; raw samples are in the store."""
+    rung = {k: v for k, v in record.extra["rung"].items() if k not in ("ratios", "against_samples")}
+    return {
+        "case": record.key,
+        "implementation": record.implementation,
+        "status": record.status,
+        "reason": record.reason,
+        "median_seconds": record.median,
+        "n_pairs": len(record.extra["rung"].get("ratios", ())),
+        **rung,
+    }
+
+
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
 
-    @app.command(epilog="Example: kbench bench ops-cpu --filter 'linear(quant=Q4_K*tokens=1,*'")
+    @app.command(
+        epilog="Examples: kbench bench ops-cpu --filter 'linear(quant=Q4_K*tokens=1,*'  ·  kbench bench matmul-ladder"
+    )
     def bench(
-        suite: str = typer.Argument("smoke", help="A suite's name (smoke, ops-cpu) or a YAML file."),
+        suite: str = typer.Argument("smoke", help="A suite's name (smoke, ops-cpu, matmul-ladder) or a YAML file."),
         pattern: str = typer.Option("", "--filter", metavar="KEY", help="Only cases whose key holds or globs this."),
         again: bool = typer.Option(False, "--again", help="Measure again what has a fresh record."),
         dry_run: bool = typer.Option(False, "--list", help="Print the case keys and measure nothing."),
@@ -82,6 +137,9 @@ def register(app: typer.Typer) -> None:
 
         Bytes are those of the weights, caches and activations that a call must touch; rates are those over the median.
         Raw samples go to the result store.
+
+        A suite that is a ladder (matmul-ladder: what each optimisation of a matrix product brings on this machine,
+        beside what people claim) is measured in pairs: each step in alternation with an earlier one.
         """
         from kbench.core import CheckBroken
         from kbench.measure import host
@@ -89,6 +147,9 @@ def register(app: typer.Typer) -> None:
         from kbench.suites import expand, load_suite, run_cells, select
 
         loaded = load_suite(suite)
+        if loaded.ladder:
+            _climb(loaded, pattern, dry_run, as_json)
+            return
         cells = expand(loaded)
         if pattern:
             cells = select(cells, pattern)

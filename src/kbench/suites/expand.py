@@ -11,6 +11,7 @@ from kbench.kernels import best, block_errors, candidates, implementation
 from kbench.measure import host
 
 from .cell import Cell
+from .rungs import Rung
 from .schema import ALL_WORD, AUTO_WORD, MAX_THREADS_WORD, Axes, Suite
 
 
@@ -57,13 +58,15 @@ def _blocks(axes: Axes, problem: Problem, name: str) -> Iterator[Block]:
 
 
 def expand(suite: Suite) -> tuple[Cell, ...]:
-    """Every cell of ``suite`` once, in the suite's order; ``auto``, ``all`` and ``max`` are resolved here.
+    """Every cell of ``suite`` once, in the suite's order; ``auto``, ``all`` and ``max`` are resolved here. A ladder's
+    cells are its rungs.
 
     Raises:
         UserError: an unknown implementation, storage type or kernel parameter.
     """
     threads = dict.fromkeys(host().usable_cpus if word == MAX_THREADS_WORD else int(word) for word in suite.threads)
-    cells = dict.fromkeys(
+    rungs = (Cell(r.problem, _names(r.step, r.problem)[0], count) for r in suite.ladder for count in threads)
+    cells = dict.fromkeys(rungs) | dict.fromkeys(
         Cell(problem, name, count, block)
         for axes in suite.axes
         for problem in _problems(axes)
@@ -96,4 +99,18 @@ def select(cells: Iterable[Cell], pattern: str) -> tuple[Cell, ...]:
     if not chosen:
         examples = ", ".join(dict.fromkeys(cell.key for cell in cells[:3]))
         raise UserError(f"filter {pattern!r} matches no case", accepted=f"a part or glob of keys such as {examples}")
+    return chosen
+
+
+def select_rungs(rungs: Iterable[Rung], pattern: str) -> tuple[Rung, ...]:
+    """The rungs whose step or problem ``pattern`` matches.
+
+    Raises:
+        UserError: it matches none.
+    """
+    rungs = tuple(rungs)
+    chosen = tuple(rung for rung in rungs if matches(rung.step, pattern) or matches(str(rung), pattern))
+    if not chosen:
+        examples = ", ".join(dict.fromkeys(rung.step for rung in rungs))
+        raise UserError(f"filter {pattern!r} matches no rung", accepted=f"a part or glob of {examples}")
     return chosen

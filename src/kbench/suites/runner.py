@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from .cell import Cell
 from .copies import PackedCopies, cold_bytes, family, first_example, pack_copies, touched_bytes, variants
 from .shrink import Part, part_of
 from .verify import verify
-from .workload import PROGRAM_SECONDS, Workload, call_by_call, in_programs
+from .workload import ready
 
 # Called before each cell, and once at the end: (cells done, cells, what comes next).
 Progress = Callable[[int, int, str], None]
@@ -33,9 +32,6 @@ Progress = Callable[[int, int, str], None]
 _WARMUP = Warmup(min_calls=1, max_calls=6, max_seconds=0.1)
 # What a tuner adds up are sums of many medians: 2 % each is plenty, and a cell then takes 0.1 to 0.4 s.
 _TARGET, _MIN_SAMPLES, _MAX_SAMPLES, _MAX_SECONDS = 0.02, 7, 400, 0.25
-
-# The first run of a step pays for page faults, a second may be disturbed: the least of a few tells its length.
-_TRIES = 4
 
 
 def default_stopping() -> StoppingRule:
@@ -181,7 +177,7 @@ class _Bench:
                 return self._failed(cell, "wrong", verdict.reason, **extra)
         chosen = variants(case, packed)
         touched = touched_bytes(case, chosen)
-        workload = self._workload(item, case, chosen, cell)
+        workload = ready(item, chosen, cell.threads)
         extra |= {
             "copies": len(chosen),
             "cold": is_cold(1, touched, host().llc_bytes),
@@ -218,20 +214,6 @@ class _Bench:
             return False
         self._experts_checked.add(key)
         return True
-
-    def _workload(self, item: Any, case: Example, chosen: list[Any], cell: Cell) -> Workload:
-        if not hasattr(item, "emit"):
-            return call_by_call(item, chosen, cell.threads)
-        from kbench.kernels import pool
-
-        threads = pool(cell.threads)
-        alone = in_programs(item, threads, chosen[:1], 1.0)  # one step: how long is it about?
-        seconds: list[float] = []
-        while len(seconds) < _TRIES and sum(seconds) < PROGRAM_SECONDS:
-            begin = time.perf_counter()
-            alone.run()
-            seconds.append(time.perf_counter() - begin)
-        return in_programs(item, threads, chosen, min(seconds))
 
 
 def part_for(item: Implementation, problem: Problem) -> Part:

@@ -16,6 +16,8 @@
 
 ``block`` holds kernel parameters: a mapping multiplies them out, ``each`` takes every candidate of every parameter that
 the implementation declares for the problem, one at a time with the others at their defaults.
+
+In place of ``implementations`` and ``ops`` a suite may have a ``ladder``: see ``rungs``.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from typing import Any
 
 from kbench.core import OPS, Lines, UserError, did_you_mean, load_yaml, parse_yaml
 
+from .rungs import Rung, read_rungs
+
 VERSION = 1
 MAX_THREADS_WORD = "max"
 AUTO_WORD, ALL_WORD = "auto", "all"
@@ -35,7 +39,7 @@ BLOCK_KEY, EACH_WORD = "block", "each"
 # A suite of more cells would run for hours: rather a mistake in a list than a wish.
 MAX_CELLS = 10_000
 
-_KEYS = ("suite", "name", "description", "implementations", "threads", "ops", "exclude")
+_KEYS = ("suite", "name", "description", "implementations", "threads", "ops", "exclude", "ladder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class Suite:
     threads: tuple[int | str, ...]
     axes: tuple[Axes, ...]
     exclude: tuple[str, ...]
+    ladder: tuple[Rung, ...] = ()
 
 
 def suites_root() -> Path:
@@ -131,6 +136,9 @@ def read_suite(document: Any, file: str) -> Suite:
     if version != VERSION or isinstance(version, bool):
         raise UserError(f"suite is {version!r}", where=f"{file}:{document.line_of('suite')}", accepted=str(VERSION))
     name = _text(document, "name", file, Path(file).stem)
+    threads = tuple(_read_threads(document, file))
+    if "ladder" in document:
+        return _read_ladder(document, file, name, threads)
     axes = tuple(_read_ops(document, file))
     total = sum(entry.n_problems for entry in axes)
     if total > MAX_CELLS:
@@ -139,10 +147,22 @@ def read_suite(document: Any, file: str) -> Suite:
         name,
         _text(document, "description", file, ""),
         _texts(document, "implementations", file, [AUTO_WORD]),
-        tuple(_read_threads(document, file)),
+        threads,
         axes,
         _texts(document, "exclude", file, []),
     )
+
+
+def _read_ladder(document: Lines, file: str, name: str, threads: tuple[int | str, ...]) -> Suite:
+    for key in ("implementations", "ops", "exclude"):
+        if key in document:
+            where = f"{file}:{document.line_of(key)}"
+            raise UserError(f"{key} beside a ladder", where=where, accepted="either ops, or a ladder")
+    if len(threads) != 1:
+        where = f"{file}:{document.line_of('threads')}"
+        raise UserError(f"{len(threads)} thread counts", where=where, accepted="one for a ladder")
+    rungs = tuple(read_rungs(document["ladder"], file, document.line_of("ladder")))
+    return Suite(name, _text(document, "description", file, ""), (), threads, (), (), rungs)
 
 
 def _read_threads(document: Lines, file: str) -> Iterable[int | str]:

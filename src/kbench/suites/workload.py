@@ -6,6 +6,7 @@ program longer than a few milliseconds is cut into several that take turns. Othe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,9 @@ from .layout import aligned, aligned_buffer, plan, write
 PROGRAM_STEPS = 64
 # A program, one sample, should not take longer than this.
 PROGRAM_SECONDS = 0.02
+
+# The first run of a step pays for page faults, a second may be disturbed: the least of a few tells its length.
+_TRIES = 4
 
 Chosen = Sequence[tuple[Example, Prepared]]
 
@@ -115,3 +119,18 @@ def in_programs(item: Any, pool: Any, chosen: Chosen, call_seconds: float) -> Wo
 
     starts = range(0, len(order) - per_program + 1, per_program)
     return Workload([turn(order[start : start + per_program]) for start in starts], per_program)
+
+
+def ready(item: Any, chosen: Chosen, threads: int) -> Workload:
+    """``chosen`` made ready to run on ``threads`` threads: in programs where ``item`` can, else call by call."""
+    if not hasattr(item, "emit"):
+        return call_by_call(item, chosen, threads)
+    from kbench.kernels import pool
+
+    alone = in_programs(item, pool(threads), chosen[:1], 1.0)  # one step: how long is it about?
+    seconds: list[float] = []
+    while len(seconds) < _TRIES and sum(seconds) < PROGRAM_SECONDS:
+        begin = time.perf_counter()
+        alone.run()
+        seconds.append(time.perf_counter() - begin)
+    return in_programs(item, pool(threads), chosen, min(seconds))
