@@ -137,7 +137,7 @@ def test_an_implementation_for_matrices_leaves_the_rest_to_the_best(
         ({"threads": 0}, "threads"),
         ({"threads": 5000}, "threads"),
         ({"kv": "q4"}, "kv"),
-        ({"kv": "bf16"}, "kv"),
+        ({"kv": "q8"}, "kv"),
     ],
 )
 def test_nonsense_is_refused_by_name(tiny: Path, options: dict[str, Any], where: str) -> None:

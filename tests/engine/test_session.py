@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kbench.core import Placement, UserError
+from kbench.core import Placement, Unsupported, UserError
 from kbench.engine import Session, load_model
 from kbench.kernels import implementations
 
@@ -154,11 +154,22 @@ def test_timings_count_every_token_once(session: Session) -> None:
     assert timings.prefill_seconds > 0 and timings.decode_seconds > 0
 
 
-def test_a_half_precision_cache_costs_half_and_stays_close(path: Path, name: str, expected: np.ndarray) -> None:
-    half, full = load(path, name, kv="f16"), load(path, name)
-    assert half.cache.n_bytes * 2 == full.cache.n_bytes == full.report.kv_bytes
-    # Keys and values rounded to 11 bits: 2^-12 on average each, at most some ten times that after three layers.
-    assert 0 < apart(half.logits(IDS), expected) <= 10 * 2**-12
+@pytest.mark.parametrize(
+    ("kv", "bits", "rounding"), [("f16", 16, 2.0**-12), ("bf16", 16, 2.0**-9), ("q8_0", 8.5, 2.0**-8)]
+)
+def test_a_smaller_cache_costs_less_and_stays_close(
+    path: Path, name: str, expected: np.ndarray, kv: str, bits: float, rounding: float
+) -> None:
+    full = load(path, name)
+    if kv == "q8_0" and full.descriptor.head_dim % 32:
+        with pytest.raises(Unsupported, match="q8_0 cache of vectors of 16 · accepted: multiples of 32"):
+            load(path, name, kv=kv)
+        return
+    small = load(path, name, kv=kv)
+    assert small.cache.n_bytes * 32 == full.cache.n_bytes * bits and small.cache.n_bytes == small.report.kv_bytes
+    # Keys and values are off by `rounding` on average each (q8_0: half a step of the largest / 127, against its own
+    # size), logits by at most some ten times that after three layers.
+    assert 0 < apart(small.logits(IDS), expected) <= 10 * rounding
 
 
 def test_modules_may_run_on_different_implementations(path: Path, name: str, expected: np.ndarray) -> None:

@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from kbench.core import KV_TYPES
+from kbench.kernels.cache import decode, encode
+
 native = pytest.importorskip("kbench.kernels.cpu._native")
 
 ISAS = [name for name, missing in native.isas() if not missing]
@@ -173,13 +176,22 @@ ATTENTION = [  # tokens, context, heads, kv_heads, d
 ]
 
 
+def _cache(kv: str, rng: np.random.Generator, heads: int, capacity: int, d: int, filled: int) -> np.ndarray:
+    """Random numbers, and NaN behind them: whatever lies there must not be read before it is written."""
+    cache = encode(kv, rng.standard_normal((heads, capacity, d)).astype(np.float32))
+    cache[:, filled:] = encode(kv, np.full((1, 1, d), np.nan, np.float32))
+    return cache
+
+
 @isas
 @thread_counts
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("kv", KV_TYPES)
 @pytest.mark.parametrize(("tokens", "context", "heads", "kv_heads", "d"), ATTENTION)
 def test_attention(
-    isa: str, threads: int, dtype: type, tokens: int, context: int, heads: int, kv_heads: int, d: int
+    isa: str, threads: int, kv: str, tokens: int, context: int, heads: int, kv_heads: int, d: int
 ) -> None:
+    if kv == "q8_0":
+        d += -d % 32
     rng = np.random.default_rng(context * d)
     position, capacity = context - tokens, context + 3
     b = Bench(
@@ -192,41 +204,40 @@ def test_attention(
     )
     for name in "qkv":
         b[name][:] = rng.standard_normal(b[name].shape) * 2
-    caches = [rng.standard_normal((kv_heads, capacity, d)).astype(dtype) for _ in "kv"]
-    for cache in caches:
-        cache[:, position:] = np.nan  # whatever lies there must not be read before it is written
+    caches = [_cache(kv, rng, kv_heads, capacity, d, position) for _ in "kv"]
     offsets = [b.offsets[name] for name in "qkvy"]
     b.program.attention(isa, *offsets, heads, kv_heads, d, *caches, d**-0.5)
     b.run(tokens, position)
     for name, cache in zip("kv", caches, strict=True):
-        new = b[name].reshape(tokens, kv_heads, d).transpose(1, 0, 2).astype(dtype)
-        assert (cache[:, position:context] == new).all()
-        assert np.isnan(cache[:, context:]).all()
-    k, v = (cache[:, :context].astype(np.float32) for cache in caches)
+        assert (cache[:, position:context] == encode(kv, b[name].reshape(tokens, kv_heads, d).transpose(1, 0, 2))).all()
+        assert np.isnan(decode(kv, cache[:, context:])).all()
+    k, v = (decode(kv, cache[:, :context]) for cache in caches)
     # Scores up to 30 are off by 2^-24 sqrt(d) of themselves, weights by e to that: 1e-5; outputs are of size 1.
     close(b["y"], _sdpa(b["q"].reshape(tokens, heads, d), k, v, position, d**-0.5), rtol=0, atol=3e-5)
 
 
 @isas
 @thread_counts
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("kv", KV_TYPES)
 @pytest.mark.parametrize(
     ("tokens", "context", "heads", "kv_lora", "rope"), [(1, 40, 16, 64, 16), (1, 300, 130, 24, 8), (6, 50, 10, 40, 6)]
 )
 def test_mla_attention(
-    isa: str, threads: int, dtype: type, tokens: int, context: int, heads: int, kv_lora: int, rope: int
+    isa: str, threads: int, kv: str, tokens: int, context: int, heads: int, kv_lora: int, rope: int
 ) -> None:
+    if kv == "q8_0":
+        kv_lora, rope = kv_lora + -kv_lora % 32, 32
     rng = np.random.default_rng(heads)
     width, position = kv_lora + rope, context - tokens
     b = Bench(threads, tokens, q=(tokens, heads * width), latent=(tokens, width), y=(tokens, heads * kv_lora))
     b["q"][:] = rng.standard_normal(b["q"].shape)
     b["latent"][:] = rng.standard_normal(b["latent"].shape)
-    cache = rng.standard_normal((1, context, width)).astype(dtype)
+    cache = _cache(kv, rng, 1, context, width, position)
     offsets = [b.offsets[name] for name in ("q", "latent", "y")]
     b.program.mla_attention(isa, *offsets, heads, kv_lora, rope, cache, width**-0.5)
     b.run(tokens, position)
-    assert (cache[0, position:] == b["latent"].astype(dtype)).all()
-    k = cache.astype(np.float32)
+    assert (cache[0, position:] == encode(kv, b["latent"])).all()
+    k = decode(kv, cache)
     want = _sdpa(b["q"].reshape(tokens, heads, width), k, k[..., :kv_lora], position, width**-0.5)
     close(b["y"], want, rtol=0, atol=3e-5)
 
@@ -240,6 +251,38 @@ def test_scores_of_any_finite_size_leave_attention_finite(isa: str) -> None:
     b.program.attention(isa, *(b.offsets[n] for n in "qkvy"), 1, 1, 8, *caches, 1.0)
     b.run(1, 40)
     assert (b["y"] == 7).all()
+
+
+@isas
+def test_rows_are_stored_to_the_last_bit(isa: str) -> None:
+    """Ties, subnormals, zeros and the largest numbers; a NaN in a block does not hide behind 31 good numbers."""
+    d = 96
+    x = np.random.default_rng(5).standard_normal((40, d)).astype(np.float32)
+    x[0] = np.linspace(-127, 127, d)  # q8_0: a scale near 1, and ties
+    x[1, :33] = np.arange(33) - 15.5
+    x[1, 31] = 127
+    x[2] = np.float32(1) + np.arange(d, dtype=np.float32) * np.float32(2.0**-12)  # ties of f16 and bf16
+    x[3], x[4], x[5] = x[3] * 1e-6, 0, x[5] * 2e4
+    x[6, 40] = np.nan
+    for kv in KV_TYPES:
+        b = Bench(1, 40, q=(40, d), k=(40, d), v=(40, d), y=(40, d))
+        b["k"][:], b["v"][:] = x, -x
+        k, v = (np.zeros_like(encode(kv, x[None])) for _ in "kv")
+        b.program.attention(isa, *(b.offsets[n] for n in "qkvy"), 1, 1, d, k, v, 1.0)
+        b.run(40)
+        for got, rows in ((k, x), (v, -x)):
+            good = np.arange(40) != 6
+            assert (got[0, good] == encode(kv, rows[good])).all(), kv
+            assert np.isnan(decode(kv, got[0, 6])[40])
+
+
+def test_vectors_that_q8_0_blocks_do_not_fit() -> None:
+    b = Bench(1, 1, q=(1, 40), k=(1, 40), v=(1, 40), y=(1, 40))
+    caches = [np.zeros((1, 4, 34), np.uint8) for _ in "kv"]
+    with pytest.raises(ValueError, match="q8_0 cache of vectors of 40; accepted: multiples of 32"):
+        b.program.attention(ISAS[0], *(b.offsets[n] for n in "qkvy"), 1, 1, 40, *caches, 1.0)
+    with pytest.raises(ValueError, match="accepted: float32, float16, uint16"):
+        b.program.attention(ISAS[0], *(b.offsets[n] for n in "qkvy"), 1, 1, 40, *(np.zeros((1, 4, 40)),) * 2, 1.0)
 
 
 def test_a_full_cache_is_an_error_and_nothing_is_touched() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kbench.core import OPS, Problem
+from kbench.core import KV_TYPES, OPS, Problem
 from kbench.kernels import Example, accuracy_of, check, dequantize, example, implementations, op_spec, support
 
 RUNNABLE = [item for item in implementations() if item.runnable().ok]
@@ -41,6 +41,10 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     ("attention(heads=6,kv_heads=1,d=128,kv=f16,tokens=13,context=90)", {"scale": 0.3}, False),
     ("mla_attention(heads=5,kv_lora=64,rope=16,kv=f16,tokens=1,context=77)", {}, False),
     ("mla_attention(heads=3,kv_lora=32,rope=8,kv=f32,tokens=6,context=21)", {}, False),
+    *((f"attention(heads=8,kv_heads=2,d=64,kv={kv},tokens=1,context=150)", {}, False) for kv in ("bf16", "q8_0")),
+    *((f"attention(heads=10,kv_heads=2,d=32,kv={kv},tokens=17,context=60)", {}, False) for kv in ("bf16", "q8_0")),
+    *((f"mla_attention(heads=20,kv_lora=64,rope=32,kv={kv},tokens=1,context=77)", {}, False) for kv in KV_TYPES),
+    *((f"mla_attention(heads=3,kv_lora=96,rope=32,kv={kv},tokens=2,context=21)", {}, False) for kv in KV_TYPES),
     ("silu_mul(n=1536,tokens=1)", {}, False),
     ("silu_mul(n=37,tokens=4)", {}, False),
     ("add(d=577,tokens=3)", {}, False),

@@ -40,8 +40,8 @@ def test_best_is_the_first_that_can() -> None:
 def test_a_device_that_nothing_runs_on() -> None:
     with pytest.raises(Unsupported, match="runs on cpu, not on cuda:0"):
         best(LINEAR, Device.parse("cuda"))
-    bf16 = Problem.make("attention", heads=1, kv_heads=1, d=8, kv="bf16", tokens=1, context=1)
-    assert "bf16" in support(implementation("reference"), bf16).reason
+    blocks = Problem.make("attention", heads=1, kv_heads=1, d=8, kv="q8_0", tokens=1, context=1)
+    assert "q8_0" in support(implementation("reference"), blocks).reason
 
 
 def test_without_the_extension_the_rest_works() -> None:

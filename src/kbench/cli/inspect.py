@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
         phase: Phase = typer.Option(None, help="Only this phase; both without it."),  # noqa: B008 (typer's way)
         context: int = typer.Option(4096, min=1, help="Tokens in the cache while decoding."),
         prompt_tokens: int = typer.Option(512, min=1, help="Tokens of the prompt in prefill."),
-        kv: str = typer.Option("f16", help="Type of the cache: f16, bf16, f32."),
+        kv: str = typer.Option("f16", help="Type of the cache: f16, bf16, q8_0 or f32."),
         quant: str = typer.Option("Q4_K_M", help="Quantization of an embedded model."),
         as_json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
     ) -> None:

@@ -20,7 +20,7 @@ Implementation = Annotated[
     str, typer.Option(help="For modules that no rule places: auto, cpu.avx2, torch, reference, ...")
 ]
 Context = Annotated[int | None, typer.Option(help="Tokens that the cache holds. Default: the model's, up to 4096.")]
-Kv = Annotated[str, typer.Option(help="Type of the cache: f16 or f32.")]
+Kv = Annotated[str, typer.Option(help="Type of the cache: f16, bf16, q8_0 or f32.")]
 Threads = Annotated[
     int | None, typer.Option(help="Threads. Default: one per physical core, within a container's CPU quota.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ def register(app: typer.Typer) -> None:
         dram: Annotated[str | None, typer.Option(help="Main memory, e.g. 136G. Default: what is free.")] = None,
         gpu: Annotated[str, typer.Option(help="Profile that prices a GPU that is not here.")] = "rtx4090",
         context: Annotated[int, typer.Option(help="Tokens that the cache must hold.")] = 4096,
+        kv: Annotated[str, typer.Option(help="Type of the cache: f16, bf16, q8_0 or f32.")] = "f16",
         prompt_tokens: Annotated[
             int | None, typer.Option(help="Prompt of the workload to be fast at. Default: 1024.")
         ] = None,
@@ -58,6 +60,7 @@ def register(app: typer.Typer) -> None:
             dram_bytes=None if dram is None else parse_size(dram, "--dram"),
             gpu=gpu,
             context=context,
+            kv=kv,
             prompt_tokens=prompt_tokens,
             gen_tokens=gen_tokens,
             threads=threads,
@@ -71,14 +74,14 @@ def register(app: typer.Typer) -> None:
             def advance(what: str, done: int, total: int) -> None:
                 bar.update(task, description=what, completed=done, total=total)
 
-            report = tune(request, Store(), advance, load_session=_load_session)
+            report = tune(request, Store(), advance, load_session=functools.partial(_load_session, kv))
         if as_json:
             print_json("tune", 1, report.fields)
         else:
             print_tune_report(stdout_console(), report.fields)
 
 
-def _load_session(path: Path, rules: Any, context: int, threads: int | None) -> Any:
+def _load_session(kv: str, path: Path, rules: Any, context: int, threads: int | None) -> Any:
     from kbench.engine import load_model
 
-    return load_model(path, rules, context=context, threads=threads)
+    return load_model(path, rules, context=context, kv=kv, threads=threads)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .kv import kv_bytes
 from .op import Problem
 from .quant import quant
 
-KV_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _F32 = 4
 
 
@@ -86,17 +86,15 @@ def work(problem: Problem) -> Work:
         context, heads = p.integer("context"), p.integer("heads")
         if op == "attention":
             per_key = per_value = p.integer("d")
-            stored = 2 * p.integer("kv_heads") * p.integer("d")
+            stored = 2 * p.integer("kv_heads") * per_key
+            token_bytes = 2 * p.integer("kv_heads") * kv_bytes(p.text("kv"), per_key)
         else:
             per_value = p.integer("kv_lora")
             per_key = stored = per_value + p.integer("rope")
-        element = KV_BYTES[p.text("kv")]
+            token_bytes = kv_bytes(p.text("kv"), per_value, p.integer("rope"))
         flops = 2.0 * heads * (per_key + per_value) * _attended(tokens, context)
         activations = _F32 * tokens * heads * (per_key + per_value)
-        cache = element * stored * (context + tokens)
-        return Work(flops, 0, cache, activations, stored * context, element * stored * context)
-    if op == "top_logits":
-        return Work(0.0, 0, 0, _F32 * tokens * (p.integer("vocab") + 2 * p.integer("top_k")), 0, 0)
+        return Work(flops, 0, token_bytes * (context + tokens), activations, stored * context, token_bytes * context)
     if op == "transfer":
         return Work(0.0, 0, 0, _F32 * tokens * p.integer("d"), 0, 0)
     # elementwise: (FLOPs, reads and writes) per element

@@ -3,14 +3,14 @@
 from .chat_template import ChatTemplate
 from .conversation import Conversation, prompt_ids
 from .generate import Generation, Token, generate
-from .kv_cache import KV_TYPES, KvCache
+from .kv_cache import KvCache
 from .loader import DEFAULT_CHUNK, DEFAULT_CONTEXT, load_model
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
 from .session import LoadReport, Session, Timings
 from .tokenizer import TextStream, Tokenizer
 
 __all__ = [
-    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "KV_TYPES", "ChatTemplate", "Conversation", "Generation",
+    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "ChatTemplate", "Conversation", "Generation",
     "KvCache", "LoadReport", "Sampler", "SamplingParams", "Session", "TextStream", "Timings", "Token", "Tokenizer",
     "generate", "load_model", "prompt_ids", "softmax",
 ]  # fmt: skip

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-import numpy as np
-
 from kbench.core import UserError
-from kbench.kernels import Cache
-
-_DTYPES = {"f16": np.float16, "f32": np.float32}
-KV_TYPES = tuple(_DTYPES)
+from kbench.kernels import Cache, empty_rows
 
 
 class KvCache:
@@ -19,7 +14,7 @@ class KvCache:
     ::
 
         caches[layer].k  [kv_heads, capacity, head_dim]   a head's keys lie side by side: attention reads them in order
-        caches[layer].v  [kv_heads, capacity, head_dim]
+        caches[layer].v  [kv_heads, capacity, head_dim]   (q8_0: bytes of blocks instead of elements)
 
     Attributes:
         capacity: tokens that fit.
@@ -27,17 +22,15 @@ class KvCache:
     """
 
     def __init__(self, n_layers: int, kv_heads: int, head_dim: int, capacity: int, kv: str = "f16") -> None:
-        dtype = kv_dtype(kv)
         if capacity < 1:
             raise UserError(f"a context of {capacity} tokens", where="context", accepted="at least 1 token")
         self.capacity, self.kv, self.position = capacity, kv, 0
-        shape = (kv_heads, capacity, head_dim)
-        # np.zeros maps pages that cost memory only once they are written.
-        self.caches = {i: Cache(np.zeros(shape, dtype), np.zeros(shape, dtype)) for i in range(n_layers)}
+        shape = (kv, kv_heads, capacity, head_dim)
+        self.caches = {i: Cache(empty_rows(*shape), empty_rows(*shape), kv) for i in range(n_layers)}
 
     @property
     def n_bytes(self) -> int:
-        return sum(cache.k.nbytes + cache.v.nbytes for cache in self.caches.values())
+        return sum(cache.n_bytes for cache in self.caches.values())
 
     def reserve(self, n_tokens: int) -> None:
         """Makes sure that ``n_tokens`` more fit.
@@ -64,11 +57,3 @@ class KvCache:
         if not 0 <= position <= self.position:
             raise ValueError(f"cannot go to {position}: {self.position} tokens are cached")
         self.position = position
-
-
-def kv_dtype(kv: str) -> type[np.float16] | type[np.float32]:
-    """numpy's type for a cache type; UserError for one that no kernel reads."""
-    try:
-        return _DTYPES[kv]
-    except KeyError:
-        raise UserError(f"cache type {kv!r}", where="kv", accepted=", ".join(KV_TYPES)) from None

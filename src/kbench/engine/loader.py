@@ -11,7 +11,6 @@ from typing import Any
 
 from kbench.core import (
     CPU,
-    KV_BYTES,
     Device,
     InvalidEnvironment,
     OpCall,
@@ -21,8 +20,10 @@ from kbench.core import (
     Problem,
     Unsupported,
     UserError,
+    check_kv,
     default_threads,
     format_bytes,
+    kv_bytes,
 )
 from kbench.kernels import best, block_errors, implementation
 from kbench.model import ModelDescriptor, build_tree, describe_gguf, embedded_names, lower, open_gguf, plan_arena
@@ -30,7 +31,7 @@ from kbench.rules import RuleSet, assign
 
 from .chat_template import ChatTemplate
 from .executor import Executable
-from .kv_cache import KvCache, kv_dtype
+from .kv_cache import KvCache
 from .memory import available_bytes
 from .session import LoadReport, Session
 from .tokenizer import Tokenizer
@@ -65,7 +66,7 @@ def load_model(
         default: placement of everything else: by default the CPU with the best implementation there, or what the
             dialect of the rules says.
         context: tokens that the cache holds; by default what the model was trained for, up to 4096.
-        kv: type of the cache, ``f16`` or ``f32``.
+        kv: type of the cache: ``f16``, ``bf16``, ``q8_0`` or ``f32``.
         threads: threads of native code; by default one per physical core, at most the control group's quota.
         chunk: the most tokens that one prefill step takes.
         progress: told (bytes packed, bytes to pack) after each tensor.
@@ -75,7 +76,7 @@ def load_model(
         InvalidEnvironment: a device or an implementation that this machine has not.
         OverBudget: weights, cache and workspace exceed the memory that is free; by how much. Nothing was loaded.
     """
-    kv_dtype(kv)
+    check_kv(kv, where="kv")
     if not Path(path).exists() and str(path).lower() in embedded_names():
         raise UserError(
             "this model is known by description only; running needs its weights",
@@ -210,7 +211,7 @@ def _positive(name: str, value: int, most: int) -> int:
 
 
 def _kv_bytes(descriptor: ModelDescriptor, context: int, kv: str) -> int:
-    return 2 * descriptor.n_layers * descriptor.kv_heads * descriptor.head_dim * context * KV_BYTES[kv]
+    return 2 * descriptor.n_layers * descriptor.kv_heads * context * kv_bytes(kv, descriptor.head_dim)
 
 
 def _check_memory(weight_bytes: int, kv_bytes: int, workspace_bytes: int, context: int) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 from kbench.core import InvalidEnvironment
 
 from .block_parameters import BlockParameter
+from .cache import Cache, empty_rows
 from .check import Verdict, check
 from .example import Example, example, example_cache, example_weights
-from .implementation import YES, AnyArray, Cache, FloatArray, Implementation, Prepared, StepState, Support, WeightData
+from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared, StepState, Support, WeightData
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
 from .reference import dequantize
@@ -25,9 +26,9 @@ from .version import kernel_version
 __all__ = [
     "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example", "FloatArray", "Implementation",
     "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "Verdict", "WeightData", "accuracy_of", "best",
-    "block_errors", "candidates", "check", "dequantize", "example", "example_cache", "example_weights",
-    "implementation", "implementations", "kernel_version", "ladder_implementations", "native_probes", "op_spec",
-    "random_floats", "random_weight", "rope_frequencies", "support",
+    "block_errors", "candidates", "check", "dequantize", "empty_rows", "example", "example_cache", "example_weights",
+    "implementation", "implementations", "kernel_version", "native_probes", "op_spec", "random_floats",
+    "random_weight", "rope_frequencies", "support",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kbench.core import CPU, Attribute, OpCall, Problem, Value
+from kbench.core import CPU, KV_TYPES, Attribute, OpCall, Problem, Value, quant
 
-from .implementation import AnyArray, Cache, StepState, WeightData
-from .random_weight import random_floats, random_weight
+from .cache import Cache, as_rows, stored_shape
+from .implementation import AnyArray, StepState, WeightData
+from .random_weight import random_blocks, random_floats, random_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,6 @@ class Example:
     weights: tuple[WeightData, ...]
     inputs: tuple[AnyArray, ...]
     state: StepState
-
-
-_DTYPES = {"f32": np.float32, "f16": np.float16}
 
 
 def _routed(tokens: int, experts: int, top_k: int, rng: np.random.Generator) -> AnyArray:
@@ -143,9 +141,13 @@ def example(
 
 def example_cache(problem: Problem, rng: np.random.Generator) -> Cache:
     """A cache of random numbers with room for the problem's whole context."""
-    p, dtype = problem, _DTYPES[problem.text("kv")]
-    if p.op == "mla_attention":
-        latent = random_floats((1, p.integer("context"), p.integer("kv_lora") + p.integer("rope")), rng, dtype)
-        return Cache(latent, np.zeros((1, 0, 0), dtype))
-    shape = (p.integer("kv_heads"), p.integer("context"), p.integer("d"))
-    return Cache(random_floats(shape, rng, dtype), random_floats(shape, rng, dtype))
+    p, kv, context = problem, problem.text("kv"), problem.integer("context")
+    latent = p.op == "mla_attention"
+    heads, d = (1, p.integer("kv_lora") + p.integer("rope")) if latent else (p.integer("kv_heads"), p.integer("d"))
+
+    def rows(heads: int) -> AnyArray:
+        shape = stored_shape(kv, heads, context, d)
+        blocks = heads * context * d // quant(KV_TYPES[kv]).block_elements
+        return as_rows(kv, random_blocks(KV_TYPES[kv], blocks, 1.0, rng), shape)
+
+    return Cache(rows(heads), rows(0 if latent else heads), kv)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from kbench.core import OpCall, Problem
 
 from .block_parameters import BlockParameter
+from .cache import Cache
 
 FloatArray = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[np.generic]
@@ -44,18 +45,6 @@ class WeightData:
     quant: str
     shape: tuple[int, ...]
     raw: npt.NDArray[np.uint8]
-
-
-@dataclass(slots=True)
-class Cache:
-    """One layer's cache, written by attention in place.
-
-    GQA: ``k`` and ``v`` are ``[kv_heads, capacity, d]``. MLA: ``k`` is the latent ``[1, capacity, kv_lora + rope]`` and
-    ``v`` is empty. dtype float32 or float16.
-    """
-
-    k: AnyArray
-    v: AnyArray
 
 
 @dataclass(slots=True)

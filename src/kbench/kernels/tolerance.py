@@ -1,12 +1,14 @@
 """How far an output may lie from the truth, derived per element from norms and from what the arithmetic rounds.
 
-Three sources of error, with ``u`` the unit roundoff (half the distance to the next number, relative):
+Four sources of error, with ``u`` the unit roundoff (half the distance to the next number, relative):
 
 * Sums. ``k`` terms added in float32 in any order are off by at most ``lambda * sqrt(k) * u * sum|terms|`` but for a
   vanishing probability (Higham & Mary 2019, roundings as independent errors of mean 0; lambda 6 leaves 1e-7). The
   worst case, ``k * u``, would be so wide that it hides real mistakes.
 * Factors rounded to a smaller type (bf16 products): each term is off by ``u`` of itself, twice (weight and
   activation), independently: 6 standard deviations are ``6 * u * sqrt(2/3) * sqrt(sum w^2 x^2)``.
+* Keys and values rounded to the cache's type: none. Rounding them is part of what a cache type means, the truth is
+  computed from the rounded ones, and ``cache`` defines the rounding to the last bit. The native tests compare bytes.
 * Activations quantised to int8 by blocks of 32: an element is off by at most ``scale/2``, ``scale`` = the block's
   largest magnitude / 127. ``int8x2`` is a second plane for what the first rounded away (``scale/508``), or, where many
   tokens are multiplied, one int16 of 14 bits (``scale/129``): the bound is the wider one's. The hard bound
@@ -27,6 +29,7 @@ import numpy.typing as npt
 
 from kbench.core import Block, OpCall, Problem, quant
 
+from .cache import decode
 from .implementation import StepState
 from .reference import FUNCTIONS, Tensor, cache_of, choice_scores, head_matrix
 
@@ -163,15 +166,13 @@ def _attention(
     if call.op == "mla_attention":
         kv_lora = p.integer("kv_lora")
         q = x[0].reshape(tokens, p.integer("heads"), -1).transpose(1, 0, 2)
-        latent = cache.k[0, :end].astype(x[0].dtype)
+        latent = decode(cache.kv, cache.k[0, :end], x[0].dtype)
         bound = _attend(q, latent, latent[:, :kv_lora], s.position, scale, u)
         return np.asarray(bound.transpose(1, 0, 2).reshape(tokens, -1))
     d, kv_heads = p.integer("d"), p.integer("kv_heads")
     q = x[0].reshape(tokens, -1, d).transpose(1, 0, 2).reshape(kv_heads, -1, tokens, d)
-    bounds = [
-        _attend(q[h], cache.k[h, :end].astype(q.dtype), cache.v[h, :end].astype(q.dtype), s.position, scale, u)
-        for h in range(kv_heads)
-    ]
+    keys, values = (decode(cache.kv, a[:, :end], q.dtype) for a in (cache.k, cache.v))
+    bounds = [_attend(q[h], keys[h], values[h], s.position, scale, u) for h in range(kv_heads)]
     return np.asarray(np.concatenate(bounds).transpose(1, 0, 2).reshape(tokens, -1))
 
 

@@ -77,6 +77,11 @@ class ModelDescriptor:
         """Bytes of all tensors, without padding and metadata."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
+    @property
+    def cached_widths(self) -> tuple[int, ...]:
+        """Elements of the vectors that a token leaves in the cache: a head's key or value, or a latent's two parts."""
+        return (self.head_dim,) if self.mla is None else (self.mla.kv_lora, self.mla.rope)
+
     @cached_property
     def tensors_by_name(self) -> Mapping[str, TensorInfo]:
         return {tensor.name: tensor for tensor in self.tensors}

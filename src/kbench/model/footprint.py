@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbench.core import KV_BYTES, OPS, Module, OpCall, Phase, TensorInfo, Work, work
+from kbench.core import OPS, Module, OpCall, Phase, TensorInfo, Work, kv_bytes, work
 
 from .descriptor import ModelDescriptor
 from .lower import lower
@@ -87,9 +87,8 @@ class Footprint:
 
 def kv_bytes_per_token(descriptor: ModelDescriptor, kv: str = "f16") -> int:
     """Bytes that the cache of all layers grows by with each token."""
-    a = descriptor.mla
-    elements = a.kv_lora + a.rope if a is not None else 2 * descriptor.kv_heads * descriptor.head_dim
-    return descriptor.n_layers * elements * KV_BYTES[kv]
+    vectors = 1 if descriptor.mla is not None else 2 * descriptor.kv_heads
+    return descriptor.n_layers * vectors * kv_bytes(kv, *descriptor.cached_widths)
 
 
 def footprint(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kbench.core import KV_BYTES, Assignment, OpCall, Phase, Problem, UserError, Value
+from kbench.core import Assignment, OpCall, Phase, Problem, UserError, Value, check_kv
 
 from .descriptor import ModelDescriptor
 from .draft import Draft, Resolve
@@ -28,19 +28,18 @@ def lower(
     Args:
         tokens: new tokens in this call; in decode, sequences in the batch.
         context: cached tokens at the end of the call, the new ones included.
-        kv: type of the cache: ``f16``, ``bf16``, ``f32``.
+        kv: type of the cache: ``f16``, ``bf16``, ``q8_0`` or ``f32``.
         logits: ``last`` makes them for the last prompt token only, ``all`` for every token; a decode batch has them
             for all its sequences. They are the value ``logits``, float32 ``[rows, vocab]``, of the last call but
             for a transfer.
         resolve: names the implementation for a problem on a device where the assignment leaves it open.
 
     Raises:
-        UserError: tokens, context, kv or logits make no sense.
+        UserError: tokens, context, kv or logits make no sense; a cache type that the model's vectors do not fit.
     """
     if tokens < 1 or context < tokens:
         raise UserError(f"{tokens} new tokens in a context of {context}", accepted="1 <= tokens <= context")
-    if kv not in KV_BYTES:
-        raise UserError(f"cache type {kv!r}", accepted=", ".join(KV_BYTES))
+    check_kv(kv, *descriptor.cached_widths, where="kv")
     if logits not in ("last", "all"):
         raise UserError(f"logits {logits!r}", accepted="last, all")
     draft = Draft(descriptor, assignment, phase, tokens, context, kv, resolve)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbench.core import KV_BYTES, UserError
+from kbench.core import UserError, check_kv
 
 from .profile import DEFAULT_GPU
 
@@ -87,8 +87,7 @@ def workload(request: TuneRequest) -> Workload:
         value = getattr(request, name)
         if value is not None and value < 1:
             raise UserError(f"{value}", where=f"--{name.replace('_', '-')}", accepted="a positive number")
-    if request.kv not in KV_BYTES:
-        raise UserError(f"cache type {request.kv!r}", accepted=", ".join(KV_BYTES))
+    check_kv(request.kv, where="--kv")
     if request.context < 2:
         raise UserError(f"{request.context}", where="--context", accepted="at least 2: one to read, one to write")
     gen = request.gen_tokens

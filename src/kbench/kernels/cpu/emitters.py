@@ -9,7 +9,8 @@ import numpy as np
 
 from kbench.core import OpCall, UserError
 
-from ..implementation import Cache, FloatArray
+from ..cache import Cache
+from ..implementation import FloatArray
 from ..rope import rope_frequencies
 
 if TYPE_CHECKING:

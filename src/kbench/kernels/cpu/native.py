@@ -13,7 +13,8 @@ import numpy as np
 from kbench.core import OpCall, Problem, Unsupported, quant
 
 from ..block_parameters import BlockParameter, parameter_errors
-from ..implementation import YES, AnyArray, Cache, FloatArray, StepState, Support, WeightData
+from ..cache import Cache, refusal
+from ..implementation import YES, AnyArray, FloatArray, StepState, Support, WeightData
 from ..reference import dequantize
 from .emitters import EMITTERS, Item
 from .extension import extension, pool
@@ -27,7 +28,6 @@ FORMATS = (
     "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
     "IQ4_XS", "MXFP4",
 )  # fmt: skip
-_KV_TYPES = ("f32", "f16")
 # The parameters of a problem that are storage types.
 _QUANTS = ("quant", "quant_gate", "quant_up", "quant_down")
 # Recorded calls kept per packed weight: a benchmark alternates between a few, an engine records its own programs.
@@ -68,9 +68,8 @@ class NativeImplementation:
         for name in _QUANTS:
             if problem.has(name) and problem.text(name) not in FORMATS:
                 return Support(False, f"no native kernel for {problem.text(name)} yet")
-        if problem.has("kv") and problem.text("kv") not in _KV_TYPES:
-            return Support(False, f"no native kernel for a {problem.text('kv')} cache, only for {', '.join(_KV_TYPES)}")
-        return YES
+        refused = refusal(problem)
+        return Support(False, refused) if refused else YES
 
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         """Those of ``problem``; without one, all of them: every instruction set knows every name."""

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from kbench.core import OpCall
 
-from ..implementation import AnyArray, Cache, StepState
+from ..cache import Cache
+from ..implementation import AnyArray, StepState
 from .extension import extension
 
 if TYPE_CHECKING:

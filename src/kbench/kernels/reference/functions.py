@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import OpCall, UserError
+from kbench.core import OpCall
 
-from ..implementation import Cache, StepState
+from ..cache import Cache, append, decode
+from ..implementation import StepState
 from ..rope import rope_frequencies
 from .routing import route, softmax
 from .tensor import Tensor
@@ -89,14 +90,6 @@ def rope(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state
     return [np.concatenate([x[..., :-d], turned], axis=-1).reshape(inputs[0].shape)]
 
 
-def append(cache: Array, position: int, rows: Array) -> None:
-    """Writes ``rows [heads, tokens, width]`` behind ``position`` cached tokens, rounded to the cache's type."""
-    end = position + rows.shape[1]
-    if end > cache.shape[1]:
-        raise UserError(f"{end} tokens in a cache of {cache.shape[1]}", where="attention", todo="ask for more context")
-    cache[:, position:end] = rows
-
-
 def cache_of(call: OpCall, state: StepState) -> Cache:
     return state.caches[int(call.attrs.get("layer", 0))]  # type: ignore[arg-type]
 
@@ -115,15 +108,15 @@ def attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], 
     tokens = len(inputs[0])
     q, k, v = (a.reshape(tokens, -1, d).transpose(1, 0, 2) for a in inputs)
     cache = cache_of(call, state)
-    append(cache.k, state.position, k)
-    append(cache.v, state.position, v)
+    append(cache.k, cache.kv, state.position, k)
+    append(cache.v, cache.kv, state.position, v)
     end, group = state.position + tokens, heads // kv_heads
     scale = _number(call, "scale", 1 / math.sqrt(d))
     y = [
         _attend(
             q[h * group : (h + 1) * group],
-            cache.k[h, :end].astype(q.dtype),
-            cache.v[h, :end].astype(q.dtype),
+            decode(cache.kv, cache.k[h, :end], q.dtype),
+            decode(cache.kv, cache.v[h, :end], q.dtype),
             state.position,
             scale,
         )
@@ -137,8 +130,8 @@ def mla_attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Arra
     tokens = len(inputs[0])
     q = inputs[0].reshape(tokens, heads, kv_lora + rope_d).transpose(1, 0, 2)
     cache = cache_of(call, state)
-    append(cache.k, state.position, inputs[1][None])
-    latent = cache.k[0, : state.position + tokens].astype(q.dtype)
+    append(cache.k, cache.kv, state.position, inputs[1][None])
+    latent = decode(cache.kv, cache.k[0, : state.position + tokens], q.dtype)
     # The keys are the whole latent, the values its first part: nothing is decompressed.
     y = _attend(q, latent, latent[:, :kv_lora], state.position, _number(call, "scale", 1 / math.sqrt(kv_lora + rope_d)))
     return [y.transpose(1, 0, 2).reshape(tokens, heads * kv_lora)]

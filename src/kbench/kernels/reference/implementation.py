@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import KV_BYTES, OpCall, Problem
+from kbench.core import OpCall, Problem
 
 from ..block_parameters import BlockParameter
+from ..cache import refusal
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from .functions import FUNCTIONS
 from .tensor import Tensor
-
-CACHE_TYPES = ("f32", "f16")  # numpy has no bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,8 @@ class ReferenceImplementation:
         return YES
 
     def supports(self, problem: Problem) -> Support:
-        if problem.has("kv") and problem.text("kv") not in CACHE_TYPES:
-            kinds = ", ".join(KV_BYTES)
-            return Support(False, f"cache type {problem['kv']} of {kinds}; it takes {' and '.join(CACHE_TYPES)}")
-        return YES
+        refused = refusal(problem)
+        return Support(False, refused) if refused else YES
 
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()

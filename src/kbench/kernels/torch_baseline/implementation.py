@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kbench.core import OpCall, Problem
 
 from ..block_parameters import BlockParameter
+from ..cache import append, decode, refusal
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
-from ..reference import CACHE_TYPES, Tensor, cache_of, dequantize, route
+from ..reference import Tensor, cache_of, dequantize, route
 from ..rope import rope_frequencies
 
 if TYPE_CHECKING:
@@ -81,9 +81,8 @@ class TorchImplementation:
         return YES if importlib.util.find_spec("torch") is not None else Support(False, "torch is not installed")
 
     def supports(self, problem: Problem) -> Support:
-        if problem.has("kv") and problem.text("kv") not in CACHE_TYPES:
-            return Support(False, f"cache type {problem['kv']}; it takes {' and '.join(CACHE_TYPES)}")
-        return YES
+        refused = refusal(problem)
+        return Support(False, refused) if refused else YES
 
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
@@ -190,7 +189,7 @@ class TorchImplementation:
         tokens = len(x[0])
         q, k, v = (t.reshape(tokens, -1, d).transpose(0, 1) for t in x)
         cache = cache_of(call, state)
-        keys, values = _append(cache.k, state.position, k), _append(cache.v, state.position, v)
+        keys, values = (_append(a, cache.kv, state.position, rows) for a, rows in ((cache.k, k), (cache.v, v)))
         scale = float(call.attrs.get("scale", 1 / math.sqrt(d)))  # type: ignore[arg-type]
         y = self._attend(q, keys, values, state.position, scale, enable_gqa=heads != kv_heads)
         return [y.transpose(0, 1).reshape(tokens, heads * d)]
@@ -201,7 +200,8 @@ class TorchImplementation:
         heads, kv_lora, rope_d = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope"))
         tokens = len(x[0])
         q = x[0].reshape(tokens, heads, kv_lora + rope_d).transpose(0, 1)
-        latent = _append(cache_of(call, state).k, state.position, x[1][None])
+        cache = cache_of(call, state)
+        latent = _append(cache.k, cache.kv, state.position, x[1][None])
         scale = float(call.attrs.get("scale", 1 / math.sqrt(kv_lora + rope_d)))  # type: ignore[arg-type]
         # All heads share one latent: as extra rows of one head's matrix product rather than `heads` copies of it.
         scores = (q.reshape(-1, q.shape[-1]) @ latent[0].T).reshape(heads, tokens, -1) * scale
@@ -263,13 +263,12 @@ def _hidden(tokens: int, cached: int, position: int) -> torch.Tensor:
     return torch.arange(cached)[None] > position + torch.arange(tokens)[:, None]
 
 
-def _append(cache: npt.NDArray[Any], position: int, rows: torch.Tensor) -> torch.Tensor:
+def _append(stored: AnyArray, kv: str, position: int, rows: torch.Tensor) -> torch.Tensor:
     """Writes ``rows [heads, tokens, width]`` into the cache; the filled part of it in float32."""
     import torch
 
-    end = position + rows.shape[1]
-    if end > cache.shape[1]:
-        raise ValueError(f"{end} tokens in a cache of {cache.shape[1]}")
-    stored = torch.from_numpy(cache)
-    stored[:, position:end] = rows
-    return stored[:, :end].float()
+    append(stored, kv, position, rows.numpy())
+    filled = stored[:, : position + rows.shape[1]]
+    if kv == "bf16":
+        return torch.from_numpy(filled.view(np.int16)).view(torch.bfloat16).float()
+    return torch.from_numpy(decode(kv, filled) if kv == "q8_0" else filled).float()

@@ -50,17 +50,24 @@ std::vector<float> floats(const std::optional<Vector>& x) {
 
 Isa isa(const std::string& name) { return isa_from_name(name.c_str()); }
 
-// Float16 or float32; throws for anything else.
-bool is_half(const AnyArray& cache, const char* name) {
-  if (cache.dtype() == nb::dtype<float>()) return false;
+// What the array's type stands for; throws for any other.
+CacheType cache_type(const AnyArray& cache, const char* name) {
   const nb::dlpack::dtype type = cache.dtype();
+  if (type == nb::dtype<float>()) return CacheType::f32;
+  if (type == nb::dtype<uint16_t>()) return CacheType::bf16;
+  if (type == nb::dtype<uint8_t>()) return CacheType::q8_0;
   if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) && type.bits == 16 && type.lanes == 1)
-    return true;
-  throw std::invalid_argument(std::string(name) + " is neither float16 nor float32");
+    return CacheType::f16;
+  throw std::invalid_argument(std::string(name) + " has another type; accepted: float32, float16, uint16 (bf16), " +
+                              "uint8 (q8_0)");
 }
 
+// heads x capacity x a row of d elements, which for q8_0 counts bytes.
 void check_shape(const AnyArray& cache, const char* name, int64_t heads, int64_t d) {
   check_layout(cache, 3, name);
+  const CacheType type = cache_type(cache, name);
+  if (!cache_takes(type, d)) return;  // the program says so
+  if (type == CacheType::q8_0) d = cache_row_bytes(type, d);
   if (static_cast<int64_t>(cache.shape(0)) == heads && static_cast<int64_t>(cache.shape(2)) == d) return;
   throw std::invalid_argument(std::string(name) + " is [" + std::to_string(cache.shape(0)) + ", " +
                               std::to_string(cache.shape(1)) + ", " + std::to_string(cache.shape(2)) +
@@ -93,12 +100,12 @@ class BoundProgram {
     CacheView view;
     check_shape(k, "k_cache", heads, d);
     view.k = k.data();
-    view.half = is_half(k, "k_cache");
+    view.type = cache_type(k, "k_cache");
     view.capacity = static_cast<int64_t>(k.shape(1));
     caches_.push_back(k);
     if (v != nullptr) {
       check_shape(*v, "v_cache", heads, d);
-      if (v->shape(1) != k.shape(1) || is_half(*v, "v_cache") != view.half) {
+      if (v->shape(1) != k.shape(1) || cache_type(*v, "v_cache") != view.type) {
         throw std::invalid_argument("k_cache and v_cache differ in capacity or type");
       }
       view.v = v->data();
@@ -211,7 +218,9 @@ void bind_program(nb::module_& m) {
                                          p.cache(k_cache, &v_cache, kv_heads, d), scale, threads);
           },
           "isa"_a, "q"_a, "k"_a, "v"_a, "y"_a, "heads"_a, "kv_heads"_a, "d"_a, "k_cache"_a, "v_cache"_a, "scale"_a,
-          "threads"_a = 0, "Appends k and v to the caches [kv_heads, capacity, d], then attends causally.")
+          "threads"_a = 0,
+          "Appends k and v to the caches [kv_heads, capacity, d], then attends causally. Caches are float32, float16,\n"
+          "uint16 (bf16 bits) or, [kv_heads, capacity, d / 32 * 34], uint8 (q8_0 blocks).")
       .def(
           "mla_attention",
           [](P& p, const std::string& i, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora,

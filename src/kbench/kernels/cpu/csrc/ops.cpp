@@ -9,11 +9,13 @@ void fill(OpTable& table, Isa isa) {
     case Isa::scalar:
       fill_op_table_scalar(table);
       fill_op_table_scalar_attention(table);
+      fill_op_table_scalar_cache(table);
       break;
 #if defined(__x86_64__)
     case Isa::avx2:
       fill_op_table_avx2(table);
       fill_op_table_avx2_attention(table);
+      fill_op_table_avx2_cache(table);
       break;
     case Isa::avx512: fill_op_table_avx512_attention(table); break;
 #endif

@@ -26,6 +26,7 @@
 #include "aligned_buffer.h"
 #include "barrier.h"
 #include "block_parameters.h"
+#include "cache_type.h"
 #include "hazards.h"
 #include "isa.h"
 #include "matmul_table.h"
@@ -66,7 +67,7 @@ struct Operand {
 struct CacheView {
   void* k = nullptr;
   void* v = nullptr;
-  bool half = false;
+  CacheType type = CacheType::f32;
   int64_t capacity = 0;
 };
 

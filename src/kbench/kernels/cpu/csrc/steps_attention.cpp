@@ -10,7 +10,7 @@
 // Parts of a block are merged afterwards: each has its own maximum, sum and output.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <initializer_list>
 #include <stdexcept>
 
 #include "ops.h"
@@ -29,22 +29,16 @@ struct Program::AttentionShape {
   bool latent = false;  // V is the beginning of K's rows
   Operand k, v;         // this call's new rows: [tokens, kv_heads * d]
 
-  int64_t element_bytes() const { return cache.half ? 2 : 4; }
-  int64_t cache_bytes(int64_t d) const { return kv_heads * cache.capacity * d * element_bytes(); }
-  void* row(void* base, int64_t head, int64_t position, int64_t d) const {
-    return static_cast<uint8_t*>(base) + (head * cache.capacity + position) * d * element_bytes();
+  int64_t row_bytes(int64_t d) const { return cache_row_bytes(cache.type, d); }
+  int64_t cache_bytes(int64_t d) const { return kv_heads * cache.capacity * row_bytes(d); }
+  uint8_t* row(void* base, int64_t head, int64_t position, int64_t d) const {
+    return static_cast<uint8_t*>(base) + (head * cache.capacity + position) * row_bytes(d);
   }
-  int64_t blocks(int64_t tokens) const { return (group * tokens + kAttentionRows - 1) / kAttentionRows; }
 
   void append(const OpTable& table, int thread, int64_t head, int64_t token, int64_t position) const {
     const auto store = [&](const Operand& from, void* base, int64_t d) {
-      const float* x = from.at(thread) + (token * kv_heads + head) * d;
-      void* y = row(base, head, position, d);
-      if (cache.half) {
-        table.to_half(x, d, static_cast<uint16_t*>(y));
-      } else {
-        std::memcpy(y, x, static_cast<size_t>(d) * 4);
-      }
+      table.to_cache[static_cast<int>(cache.type)](from.at(thread) + (token * kv_heads + head) * d, d,
+                                                   row(base, head, position, d));
     };
     store(k, cache.k, d_k);
     if (!latent) store(v, cache.v, d_v);
@@ -53,17 +47,28 @@ struct Program::AttentionShape {
 
 namespace {
 
+// Of the widest vectors. Blocks are cut at multiples of it.
+constexpr int64_t kVectorRows = 16;
+static_assert(kAttentionRows % kVectorRows == 0, "a block is never more than kAttentionRows");
+
+int64_t blocks_of(int64_t rows) { return (rows + kAttentionRows - 1) / kAttentionRows; }
+
 // The blocks of all KV heads for one run, and where each begins in the row of units.
 struct Units {
   int64_t group, tokens, position, kv_heads, n_blocks;
+  int64_t block_rows;  // of every block but the last
   int64_t per_head = 0;
 
   Units(int64_t group, int64_t kv_heads, const RunState& s)
       : group(group), tokens(s.n_tokens), position(s.position), kv_heads(kv_heads) {
-    n_blocks = (group * tokens + kAttentionRows - 1) / kAttentionRows;
+    const int64_t rows = group * tokens, fewest = blocks_of(rows);
+    // Blocks of about one size, in whole vectors of rows.
+    block_rows = round_up((rows + fewest - 1) / fewest, kVectorRows);
+    n_blocks = (rows + block_rows - 1) / block_rows;
     for (int64_t b = 0; b < n_blocks; ++b) per_head += in_block(b);
   }
-  int64_t row_end(int64_t block) const { return std::min((block + 1) * kAttentionRows, group * tokens); }
+  int64_t row_begin(int64_t block) const { return block * block_rows; }
+  int64_t row_end(int64_t block) const { return std::min((block + 1) * block_rows, group * tokens); }
   int64_t visible(int64_t row) const { return position + row / group + 1; }
   int64_t positions(int64_t block) const { return visible(row_end(block) - 1); }
   int64_t in_block(int64_t block) const { return (positions(block) + kAttentionUnit - 1) / kAttentionUnit; }
@@ -104,7 +109,7 @@ struct Part {
 
 void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand& q, int64_t y, int threads) {
   const OpTable& table = op_table(isa);
-  const int64_t max_blocks = shape.blocks(max_tokens_), d_v = shape.d_v;
+  const int64_t max_blocks = blocks_of(shape.group * max_tokens_), d_v = shape.d_v;
   const int64_t heads = shape.kv_heads * shape.group, width = heads * d_v;
   const int64_t parts_max = threads + shape.kv_heads * max_blocks;
   // Few rows: every thread merges all parts for itself, which saves a barrier, and blocks may all go through parts.
@@ -145,15 +150,15 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   const int64_t part_floats = round_up(Part::floats(d_v), 16);
   float* parts = reinterpret_cast<float*>(scratch(n_parts * part_floats * 4));
   const int64_t q_floats = round_up(kAttentionRows * shape.d_k, 16);
-  const int64_t own_floats = q_floats + part_floats + round_up(attention_scratch_floats(shape.d_k, d_v), 32);
+  const int64_t own_floats = q_floats + part_floats + round_up(attention_scratch_floats(shape.d_k), 32);
   float* own = reinterpret_cast<float*>(scratch(own_floats * 4 * threads));
   const Operand out_shared = place(y, max_tokens_, width, "y");
   const Access parts_written{parts, n_parts * part_floats * 4, true, {}};
 
   const auto write_rows = [&table, d_v, width, heads_per = shape.group](const Units& units, int64_t head, int64_t block,
                                                                         const Part& part, float* y_base) {
-    for (int64_t r = block * kAttentionRows; r < units.row_end(block); ++r) {
-      const int64_t i = r - block * kAttentionRows, token = r / heads_per, h = head * heads_per + r % heads_per;
+    for (int64_t r = units.row_begin(block); r < units.row_end(block); ++r) {
+      const int64_t i = r - units.row_begin(block), token = r / heads_per, h = head * heads_per + r % heads_per;
       table.scale(part.out + i * d_v, 1.0f / part.sum[i], d_v, y_base + token * width + h * d_v);
     }
   };
@@ -176,7 +181,7 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
         int64_t visible[kAttentionRows];
         if (range.empty()) return;
         units.each(range, [&](int64_t head, int64_t block, int64_t first) {
-          const int64_t n_units = units.in_block(block), row0 = block * kAttentionRows;
+          const int64_t n_units = units.in_block(block), row0 = units.row_begin(block);
           const int64_t u0 = std::max(range.begin - first, int64_t{0}), u1 = std::min(range.end - first, n_units);
           AttentionBlock b;
           b.begin = u0 * kAttentionUnit;
@@ -201,9 +206,9 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
           b.d_v = d_v;
           b.k = shape.row(shape.cache.k, head, 0, shape.d_k);
           b.v = shape.latent ? b.k : shape.row(shape.cache.v, head, 0, d_v);
-          b.k_stride = shape.d_k;
-          b.v_stride = shape.latent ? shape.d_k : d_v;
-          b.half = shape.cache.half;
+          b.k_stride = shape.row_bytes(shape.d_k);
+          b.v_stride = shape.latent ? b.k_stride : shape.row_bytes(d_v);
+          b.type = shape.cache.type;
           b.visible = visible;
           b.max = part.max;
           b.sum = part.sum;
@@ -231,8 +236,8 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
         const int64_t slot = few ? t + head * units.n_blocks + block : 2 * t + (t == t0 ? 1 : 0);
         return Part(parts + slot * part_floats);
       };
-      for (int64_t r = block * kAttentionRows; r < units.row_end(block); ++r) {
-        const int64_t i = r - block * kAttentionRows, h = head * shape.group + r % shape.group;
+      for (int64_t r = units.row_begin(block); r < units.row_end(block); ++r) {
+        const int64_t i = r - units.row_begin(block), h = head * shape.group + r % shape.group;
         float* to = out.at(thread) + r / shape.group * width + h * d_v;
         float max = part_of(t0).max[i];
         for (int t = t0 + 1; t <= t1; ++t) max = std::max(max, part_of(t).max[i]);
@@ -263,8 +268,13 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
 
 namespace {
 
-void check_cache(const CacheView& cache, const char* op) {
+void check_cache(const CacheView& cache, std::initializer_list<int64_t> widths, const char* op) {
   if (cache.capacity < 1) throw std::invalid_argument(std::string(op) + ": the cache has no room");
+  for (const int64_t d : widths) {
+    if (cache_takes(cache.type, d)) continue;
+    throw std::invalid_argument(std::string(op) + ": a q8_0 cache of vectors of " + std::to_string(d) +
+                                "; accepted: multiples of " + std::to_string(kCacheBlock));
+  }
 }
 
 }  // namespace
@@ -272,7 +282,7 @@ void check_cache(const CacheView& cache, const char* op) {
 int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads, int64_t d,
                        const CacheView& cache, float scale, int threads) {
   threads = stage_threads(threads);
-  check_cache(cache, "attention");
+  check_cache(cache, {d}, "attention");
   if (heads < 1 || kv_heads < 1 || d < 1 || heads % kv_heads != 0 || heads > arena_bytes_ / 4 / d) {
     throw std::invalid_argument("attention: " + std::to_string(heads) + " heads, " + std::to_string(kv_heads) +
                                 " kv_heads, d " + std::to_string(d) +
@@ -300,7 +310,7 @@ int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int6
 int Program::mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
                            const CacheView& cache, float scale, int threads) {
   threads = stage_threads(threads);
-  check_cache(cache, "mla_attention");
+  check_cache(cache, {kv_lora, rope}, "mla_attention");
   if (heads < 1 || kv_lora < 1 || rope < 0 || kv_lora > arena_bytes_ || rope > arena_bytes_ ||
       heads > arena_bytes_ / 4 / (kv_lora + rope)) {
     throw std::invalid_argument("mla_attention: heads, kv_lora and rope do not fit the arena");

@@ -111,15 +111,6 @@ void scale_by(const float* x, float scale, int64_t n, float* y) {
   for (; i < n; ++i) y[i] = x[i] * scale;
 }
 
-void to_half(const float* x, int64_t n, uint16_t* y) {
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), h);
-  }
-  for (; i < n; ++i) y[i] = _cvtss_sh(x[i], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
 }  // namespace
 
 void fill_op_table_avx2(OpTable& table) {
@@ -130,7 +121,6 @@ void fill_op_table_avx2(OpTable& table) {
   table.rope_norm = rope_norm;
   table.rope_neox = rope_neox;
   table.scale = scale_by;
-  table.to_half = to_half;
 }
 
 }  // namespace kbench

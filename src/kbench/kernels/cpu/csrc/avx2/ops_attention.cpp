@@ -16,8 +16,18 @@ struct V {
   static F zero() { return _mm256_setzero_ps(); }
   static F broadcast(float x) { return _mm256_set1_ps(x); }
   static F load(const float* p) { return _mm256_loadu_ps(p); }
-  static F load_half(const uint16_t* p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  static F load_f16(const uint8_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static F load_bf16(const uint8_t* p) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+  static F load_i8(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static float half(const uint8_t* p) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return _cvtsh_ss(bits);
   }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
@@ -37,10 +47,14 @@ struct V {
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
   }
+  // x where j < end, else `otherwise`.
+  static F below(float j, F end, F x, float otherwise) {
+    return _mm256_blendv_ps(broadcast(otherwise), x, _mm256_cmp_ps(broadcast(j), end, _CMP_LT_OQ));
+  }
   // The sums of four vectors' lanes.
-  static __m128 sum4(F a, F b, F c, F d) {
+  static void store_sums(F a, F b, F c, F d, float* sums) {
     const F quads = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-    return _mm_add_ps(_mm256_castps256_ps128(quads), _mm256_extractf128_ps(quads, 1));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(quads), _mm256_extractf128_ps(quads, 1)));
   }
 };
 

@@ -15,8 +15,20 @@ struct V {
   static F zero() { return _mm512_setzero_ps(); }
   static F broadcast(float x) { return _mm512_set1_ps(x); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
-  static F load_half(const uint16_t* p) {
+  static F load_f16(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static F load_bf16(const uint8_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static F load_i8(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static float half(const uint8_t* p) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return _cvtsh_ss(bits);
   }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
@@ -40,11 +52,15 @@ struct V {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
   }
   // The sums of four vectors' lanes.
-  static __m128 sum4(F a, F b, F c, F d) {
+  static void store_sums(F a, F b, F c, F d, float* sums) {
     const __m256 ab = _mm256_hadd_ps(_mm256_add_ps(low(a), high(a)), _mm256_add_ps(low(b), high(b)));
     const __m256 cd = _mm256_hadd_ps(_mm256_add_ps(low(c), high(c)), _mm256_add_ps(low(d), high(d)));
     const __m256 quads = _mm256_hadd_ps(ab, cd);
-    return _mm_add_ps(_mm256_castps256_ps128(quads), _mm256_extractf128_ps(quads, 1));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(quads), _mm256_extractf128_ps(quads, 1)));
+  }
+  // x where j < end, else `otherwise`.
+  static F below(float j, F end, F x, float otherwise) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(broadcast(j), end, _CMP_LT_OQ), broadcast(otherwise), x);
   }
   // Bounds and polynomial as in avx2/exp.h. Adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits of
   // the sum; 127 more make it the exponent field of 2^whole.

@@ -45,30 +45,6 @@ void scale_by(const float* x, float scale, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale;
 }
 
-uint16_t half_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  const uint32_t sign = bits >> 16 & 0x8000;
-  const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);   // NaN
-  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // rounds to 65536 or more: infinity
-  if (magnitude < 0x38800000) {
-    // Subnormal: adding 0.5 makes float's own rounding cut at half's last place, 2^-24.
-    float shifted;
-    std::memcpy(&shifted, &magnitude, sizeof shifted);
-    shifted += 0.5f;
-    uint32_t rounded;
-    std::memcpy(&rounded, &shifted, sizeof rounded);
-    return static_cast<uint16_t>(sign | (rounded - 0x3f000000));
-  }
-  const uint32_t odd = magnitude >> 13 & 1;
-  return static_cast<uint16_t>(sign | ((magnitude - 0x38000000 + 0xfff + odd) >> 13));
-}
-
-void to_half(const float* x, int64_t n, uint16_t* y) {
-  for (int64_t i = 0; i < n; ++i) y[i] = half_of(x[i]);
-}
-
 }  // namespace
 
 void fill_op_table_scalar(OpTable& table) {
@@ -79,7 +55,6 @@ void fill_op_table_scalar(OpTable& table) {
   table.rope_norm = rope_norm;
   table.rope_neox = rope_neox;
   table.scale = scale_by;
-  table.to_half = to_half;
 }
 
 }  // namespace kbench

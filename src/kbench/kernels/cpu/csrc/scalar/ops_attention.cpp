@@ -21,8 +21,22 @@ float float_of(uint16_t half) {
   return sign ? -value : value;
 }
 
-float element(const void* data, int64_t index, bool half) {
-  return half ? float_of(static_cast<const uint16_t*>(data)[index]) : static_cast<const float*>(data)[index];
+uint16_t word_at(const uint8_t* p) {
+  uint16_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
+float element(const uint8_t* row, int64_t i, CacheType type) {
+  if (type == CacheType::q8_0) {
+    const uint8_t* block = row + i / kCacheBlock * kCacheBlockBytes;
+    return float_of(word_at(block)) * static_cast<float>(static_cast<int8_t>(block[2 + i % kCacheBlock]));
+  }
+  if (type == CacheType::f16) return float_of(word_at(row + 2 * i));
+  const uint32_t bits = type == CacheType::bf16 ? static_cast<uint32_t>(word_at(row + 2 * i)) << 16 : 0;
+  float value;
+  std::memcpy(&value, type == CacheType::bf16 ? reinterpret_cast<const uint8_t*>(&bits) : row + 4 * i, sizeof value);
+  return value;
 }
 
 void attention(const AttentionBlock& b) {
@@ -35,7 +49,7 @@ void attention(const AttentionBlock& b) {
     for (int64_t i = 0; i < b.d_v; ++i) out[i] = 0;
     for (int64_t p = b.begin; p < end; ++p) {
       float score = 0;
-      for (int64_t i = 0; i < b.d_k; ++i) score += q[i] * element(b.k, p * b.k_stride + i, b.half);
+      for (int64_t i = 0; i < b.d_k; ++i) score += q[i] * element(b.k + p * b.k_stride, i, b.type);
       if (score > max) {
         const float shrink = std::exp(max - score);
         sum *= shrink;
@@ -44,7 +58,7 @@ void attention(const AttentionBlock& b) {
       }
       const float weight = std::exp(score - max);
       sum += weight;
-      for (int64_t i = 0; i < b.d_v; ++i) out[i] += weight * element(b.v, p * b.v_stride + i, b.half);
+      for (int64_t i = 0; i < b.d_v; ++i) out[i] += weight * element(b.v + p * b.v_stride, i, b.type);
     }
     b.max[r] = max;
     b.sum[r] = sum;
