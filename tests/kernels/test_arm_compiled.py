@@ -26,8 +26,9 @@ def tools() -> tuple[str, str]:
 def plain(tools: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Objects that are the same for every instruction set."""
     folder = tmp_path_factory.mktemp("aarch64")
-    sources = [CSRC / "matrix.cpp", *sorted(CSRC.glob("pack*.cpp")), *sorted((CSRC / "scalar").glob("matmul*.cpp"))]
-    sources += [CSRC / "scalar" / "quantize.cpp"]
+    sources = [CSRC / "matrix.cpp", CSRC / "raw_tiles.cpp", CSRC / "grids.cpp", CSRC / "scalar" / "quantize.cpp"]
+    for pattern in ("pack*.cpp", "dequantize*.cpp", "scalar/matmul*.cpp"):
+        sources += sorted(CSRC.glob(pattern))
     command = [tools[0], "-std=c++17", "-O1", "-w", "-ffp-contract=off", f"-I{CSRC}", "-c"]
     subprocess.run([*command, *sources], check=True, cwd=folder)
     return sorted(folder.glob("*.o"))

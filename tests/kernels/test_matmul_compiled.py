@@ -36,8 +36,9 @@ def compiler() -> str:
 def plain(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Objects that are the same for every ISA."""
     folder = tmp_path_factory.mktemp("plain")
-    sources = [CSRC / "matrix.cpp", *sorted(CSRC.glob("pack*.cpp")), *sorted((CSRC / "scalar").glob("matmul*.cpp"))]
-    sources += [CSRC / "scalar" / "quantize.cpp"]
+    sources = [CSRC / "matrix.cpp", CSRC / "raw_tiles.cpp", CSRC / "grids.cpp", CSRC / "scalar" / "quantize.cpp"]
+    for pattern in ("pack*.cpp", "dequantize*.cpp", "scalar/matmul*.cpp"):
+        sources += sorted(CSRC.glob(pattern))
     command = [compiler, "-std=c++17", "-O1", "-w", "-ffp-contract=off", f"-I{CSRC}", "-c"]
     subprocess.run([*command, *sources], check=True, cwd=folder)
     return sorted(folder.glob("*.o"))

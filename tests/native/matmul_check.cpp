@@ -60,7 +60,7 @@ std::vector<uint8_t> random_rows(Format format, int64_t n, int64_t k) {
       case Format::Q3_K: put_half(block + offsetof(BlockQ3_K, d)); break;
       case Format::Q6_K: put_half(block + offsetof(BlockQ6_K, d)); break;
       case Format::MXFP4: *block = static_cast<uint8_t>(116 + rng() % 8); break;
-      case Format::kCount: break;
+      default: break;
     }
   }
   return raw;
@@ -195,7 +195,7 @@ int main() {
   table = truth;
   KBENCH_FILL(table);
   int bad = 0, n_checks = 0, n_missing = 0;
-  for (int i = 0; i < kFormatCount; ++i) {
+  for (int i = 0; i < kPackedFormatCount; ++i) {
     const Format format = static_cast<Format>(i);
     if (table.matmul[i] == truth.matmul[i]) {
       std::printf("%s: no kernel of its own\n", format_name(format));

@@ -34,8 +34,8 @@ class Faulty:
     def supports(self, problem: Problem) -> Any:
         return YES
 
-    def prepare(self, problem: Problem, weights: Any) -> Any:
-        return self.truth.prepare(problem, weights)
+    def prepare(self, problem: Problem, weights: Any, block: Any = None) -> Any:
+        return self.truth.prepare(problem, weights, block)
 
     def run(self, call: Any, prepared: Any, inputs: Any, state: Any, threads: int) -> list[AnyArray]:
         if self.fault == "crash":

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import OpCall, TensorInfo
-from kbench.kernels import Prepared, WeightData, implementation
+from kbench.kernels import Prepared, WeightData, implementation, packing
 from kbench.model import GgufFile
 
 # (bytes of the file that are packed, bytes to pack)
@@ -20,12 +20,13 @@ _Key = tuple[str, str, tuple[str, ...]]
 
 
 def _key(call: OpCall) -> _Key:
-    """What decides how weights are packed. All native instruction sets read one layout, and their embedding reads the
-    matrix that a tied head multiplies with; elsewhere an embedding keeps its stored rows."""
+    """What decides how weights are packed. A native embedding reads the matrix that a tied head multiplies with;
+    elsewhere an embedding keeps its stored rows."""
     native = call.implementation.startswith("cpu.")
     # MLA reads one tensor as two stacks of matrices.
     form = call.problem.replace(tokens=1).key if call.op == "head_linear" else call.op if call.op == "embedding" else ""
-    return ("cpu" if native else call.implementation, "" if native and form == "embedding" else form, call.weights)
+    form = "" if native and form == "embedding" else form
+    return (packing(call.implementation, call.block), form, call.weights)
 
 
 class WeightStore:
@@ -53,7 +54,7 @@ class WeightStore:
         return min((self._gguf.tensors[name].raw.ctypes.data for name in call.weights), default=0)
 
     def estimate(self, calls: Iterable[OpCall]) -> int:
-        """Bytes that packing what is ``missing`` will take, never much too low."""
+        """Bytes that packing what is ``missing`` will take, never much too low; what stays in the file takes none."""
         return sum(
             _packed_bytes(call, self._gguf.tensors[name].info) for call in self.missing(calls) for name in call.weights
         )
@@ -66,7 +67,8 @@ class WeightStore:
         for call in todo:
             tensors = [self._gguf.tensors[name] for name in call.weights]
             weights = [WeightData(t.info.name, t.info.quant, t.info.shape, t.raw) for t in tensors]
-            self._prepared[_key(call)] = implementation(call.implementation).prepare(call.problem, weights)
+            item = implementation(call.implementation)
+            self._prepared[_key(call)] = item.prepare(call.problem, weights, call.block)
             for tensor in tensors:
                 _drop_pages(tensor.raw)
             done += sum(tensor.raw.nbytes for tensor in tensors)
@@ -83,6 +85,8 @@ class WeightStore:
 
 
 def _packed_bytes(call: OpCall, info: TensorInfo) -> int:
+    if packing(call.implementation, call.block) == "cpu raw":
+        return 0
     if call.implementation.startswith("cpu."):
         # Native layouts widen Q4_K's scales (148 bytes for 144) and pad rows to 16: up to 15 more of 4 bytes a weight.
         return info.n_bytes * 37 // 36 + 64 * info.shape[0]

@@ -17,7 +17,7 @@ from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared,
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
 from .reference import dequantize
-from .registry import best, block_errors, candidates, implementation, implementations, ladder_implementations, support
+from .registry import best, block_errors, candidates, implementation, implementations, packing, support
 from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
 from .tolerance import accuracy_of
@@ -27,7 +27,7 @@ __all__ = [
     "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example", "FloatArray", "Implementation",
     "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "Verdict", "WeightData", "accuracy_of", "best",
     "block_errors", "candidates", "check", "dequantize", "empty_rows", "example", "example_cache", "example_weights",
-    "implementation", "implementations", "kernel_version", "native_probes", "op_spec", "random_floats",
+    "implementation", "implementations", "kernel_version", "native_probes", "op_spec", "packing", "random_floats",
     "random_weight", "rope_frequencies", "support",
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import OpCall, Problem
+from kbench.core import Block, OpCall, Problem
 
 from .block_parameters import BlockParameter
 from .cache import Cache
@@ -85,8 +85,8 @@ class Implementation(Protocol):
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         """What can be chosen of its kernels for ``problem``; None: for any problem."""
 
-    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> Prepared:
-        """Packs ``weights`` (in the order of ``OpCall.weights``)."""
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> Prepared:
+        """Packs ``weights`` (in the order of ``OpCall.weights``), as the call's kernel parameters ``block`` say."""
 
     def run(
         self, call: OpCall, prepared: Prepared, inputs: Sequence[AnyArray], state: StepState, threads: int

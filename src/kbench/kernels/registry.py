@@ -49,7 +49,7 @@ class MissingNative:
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
 
-    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> Prepared:
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> Prepared:
         raise Unsupported(f"{self.name}: {self._reason}")
 
     def run(
@@ -104,6 +104,14 @@ def implementation(name: str) -> Implementation:
             f"unknown implementation {name!r}", accepted=", ".join(by_name), todo=did_you_mean(name, by_name)
         )
     return by_name[name]
+
+
+def packing(name: str, block: Block) -> str:
+    """What decides how implementation ``name`` prepares weights under kernel parameters ``block``: calls with the same
+    answer share them. All native instruction sets read one packing."""
+    if not name.startswith("cpu."):
+        return name
+    return "cpu raw" if block.get("layout") == "raw" else "cpu"
 
 
 def support(item: Implementation, problem: Problem, device: Device = CPU) -> Support:

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from kbench.core import Block, OpCall, Problem, quant
 
 from .cache import decode
+from .cpu.matrices import DEQUANTISED_FORMATS
 from .implementation import StepState
 from .reference import FUNCTIONS, Tensor, cache_of, choice_scores, head_matrix
 
@@ -53,14 +54,16 @@ def accuracy_of(implementation: object, problem: Problem, block: Block | None = 
     """The accuracy class of an implementation on ``problem`` under kernel parameters ``block``.
 
     An implementation may say so itself by a method ``accuracy(problem)``. By default ``cpu.*`` kernels quantise
-    activations for quantised weights and nothing else, and everything else computes in float32.
+    activations for weights of quantised types that they pack and for nothing else, and everything else computes in
+    float32.
     """
     own: Callable[[Problem], str] | None = getattr(implementation, "accuracy", None)
     if own is not None:
         return own(problem)
     names = [name for name in ("quant", "quant_gate", "quant_up", "quant_down") if problem.has(name)]
     matrix = problem.op in ("linear", "head_linear", "moe_experts", "moe_router")
-    quantised = any(not quant(problem.text(name)).is_float for name in names)
+    types = {problem.text(name) for name in names}
+    quantised = any(not quant(name).is_float and name not in DEQUANTISED_FORMATS for name in types)
     if not (getattr(implementation, "name", "").startswith("cpu.") and matrix and quantised):
         return "f32"
     return "int8" if (block or {}).get("activation_planes") == 1 else "int8x2"

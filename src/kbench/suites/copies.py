@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import Problem, work
+from kbench.core import Block, Problem, work
 from kbench.kernels import (
     Cache,
     Example,
@@ -66,19 +66,19 @@ class PackedCopies:
         return self.copies[0].n_bytes
 
 
-def pack_copies(item: Implementation, problem: Problem) -> PackedCopies:
+def pack_copies(item: Implementation, problem: Problem, block: Block | None = None) -> PackedCopies:
     """Makes and packs weights until together they are cold, or memory or patience end."""
     rng = np.random.default_rng(_seed(family(problem)))
     weights = example_weights(problem, rng)
     begin = time.perf_counter()
-    copies = [item.prepare(problem, weights)]
+    copies = [item.prepare(problem, weights, block)]
     seconds = time.perf_counter() - begin
     size = copies[0].n_bytes
     # Norm weights and the like are nothing to a cache; experts and embedding rows are rotated over within one copy.
     if problem.op in ("linear", "head_linear", "moe_router") and size:
         cap = max(1, min(MAX_COPIES, MAX_COPY_BYTES // size))
         count = rotation_count(size, host().llc_bytes, cap)
-        copies += [item.prepare(problem, example_weights(problem, rng)) for _ in range(count - 1)]
+        copies += [item.prepare(problem, example_weights(problem, rng), block) for _ in range(count - 1)]
     return PackedCopies(weights, copies, seconds)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kbench.core import CPU, KbenchError, Problem
+from kbench.core import CPU, Block, KbenchError, Problem
 from kbench.kernels import (
     Example,
     Implementation,
@@ -15,6 +15,7 @@ from kbench.kernels import (
     implementation,
     kernel_version,
     op_spec,
+    packing,
     support,
 )
 from kbench.measure import Measurement, RelativeNoise, StoppingRule, Warmup, host, is_cold, measure
@@ -82,12 +83,7 @@ def run_cells(
 
 
 def _order(cell: Cell, index: int) -> tuple[str, str, int]:
-    return (family(cell.problem).key, _layout(cell.implementation), index)
-
-
-def _layout(name: str) -> str:
-    """Implementations that read the same packed weights: all native ones."""
-    return "cpu" if name.startswith("cpu.") else name
+    return (family(cell.problem).key, packing(cell.implementation, cell.block), index)
 
 
 def _identity(cell: Cell) -> tuple[str, str, tuple[tuple[str, int | str], ...]]:
@@ -165,7 +161,7 @@ class _Bench:
 
     def _measured(self, cell: Cell, item: Implementation) -> Record:
         part = part_for(item, cell.problem)
-        packed = self._weights(item, part)
+        packed = self._weights(item, part, cell.block)
         case = first_example(cell, part.problem, packed)
         extra: dict[str, Any] = {"prepare_seconds": packed.prepare_seconds, "prepared_bytes": packed.n_bytes}
         if part.note:
@@ -198,11 +194,11 @@ class _Bench:
             return default_stopping()
         return self._stopping() if callable(self._stopping) else self._stopping
 
-    def _weights(self, item: Implementation, part: Part) -> PackedCopies:
-        key = (family(part.problem).key, _layout(item.name))
+    def _weights(self, item: Implementation, part: Part, block: Block) -> PackedCopies:
+        key = (family(part.problem).key, packing(item.name, block))
         if self._packed is None or self._packed[0] != key:
             self._packed = None  # the old copies go before the new ones come
-            self._packed = (key, pack_copies(item, part.problem))
+            self._packed = (key, pack_copies(item, part.problem, block))
         return self._packed[1]
 
     def _due(self, case: Example, item: Implementation) -> bool:

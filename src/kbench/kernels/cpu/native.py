@@ -8,26 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from kbench.core import OpCall, Problem, Unsupported, quant
+from kbench.core import Block, OpCall, Problem, Unsupported
 
 from ..block_parameters import BlockParameter, parameter_errors
 from ..cache import Cache, refusal
-from ..implementation import YES, AnyArray, FloatArray, StepState, Support, WeightData
-from ..reference import dequantize
+from ..implementation import YES, AnyArray, StepState, Support, WeightData
 from .emitters import EMITTERS, Item
 from .extension import extension, pool
+from .matrices import FORMATS, item_bytes, make_item
 
 if TYPE_CHECKING:
-    from ._native import Matrix, Program
+    from ._native import Program
     from .one_call import OneCall
 
-# Formats that have kernels; every other GGUF type is read by the torch and reference implementations only.
-FORMATS = (
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-    "IQ4_XS", "MXFP4",
-)  # fmt: skip
+# The kernel parameter that decides how weights are prepared: everything else is decided when a call is recorded.
+LAYOUT, RAW = "layout", "raw"
 # The parameters of a problem that are storage types.
 _QUANTS = ("quant", "quant_gate", "quant_up", "quant_down")
 # Recorded calls kept per packed weight: a benchmark alternates between a few, an engine records its own programs.
@@ -38,8 +33,8 @@ _KEPT_CALLS = 4
 class PackedWeights:
     """The weights of a call as the kernels read them, one item a tensor.
 
-    A vector (norm, bias, rope factors) is float32; a matrix is packed; a stack of matrices (experts, heads) is a list.
-    All instruction sets read the same packing.
+    A vector (norm, bias, rope factors) is float32; a matrix is packed, or left where it is stored; a stack of matrices
+    (experts, heads) is a list. All instruction sets read the same packing.
     """
 
     items: tuple[Item, ...]
@@ -79,15 +74,16 @@ class NativeImplementation:
         found = {p.name: p for quant_name in quants for p in _parameters(self.isa, problem.op, quant_name)}
         return tuple(found.values())
 
-    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> PackedWeights:
-        """Packs ``weights`` on all cores.
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> PackedWeights:
+        """Packs ``weights`` on all cores; with ``block={"layout": "raw"}`` keeps them where they are.
 
         Raises:
             Unsupported: a storage type without a kernel, or a shape that is no vector, matrix or stack.
         """
         begin = time.perf_counter()
-        items = tuple(_pack(problem, weight) for weight in weights)
-        n_bytes = sum(_item_bytes(item) for item in items)
+        raw = (block or {}).get(LAYOUT) == RAW
+        items = tuple(make_item(problem, weight, raw=raw) for weight in weights)
+        n_bytes = sum(item_bytes(item) for item in items)
         return PackedWeights(items, n_bytes, time.perf_counter() - begin)
 
     def emit(
@@ -170,59 +166,3 @@ def implementations() -> tuple[NativeImplementation, ...]:
         NativeMissing: the extension is not built.
     """
     return tuple(NativeImplementation(name, missing) for name, missing in extension().isas())
-
-
-def _pack(problem: Problem, weight: WeightData) -> Item:
-    if len(weight.shape) == 1:
-        return _vector(weight)
-    if problem.op == "head_linear" and len(weight.shape) == 2:
-        return _halves_of_kv_b(problem, weight)
-    if len(weight.shape) == 2:
-        return _matrix(weight.quant, weight.raw, weight.shape[1], weight.shape[0])
-    if len(weight.shape) == 3:
-        k, n, count = weight.shape
-        size = quant(weight.quant).row_bytes(k) * n
-        return [_matrix(weight.quant, weight.raw[i * size : (i + 1) * size], n, k) for i in range(count)]
-    raise Unsupported(f"{weight.name} has {len(weight.shape)} dimensions", accepted="1, 2 or 3")
-
-
-def _vector(weight: WeightData) -> FloatArray:
-    return np.ascontiguousarray(dequantize(weight.raw, weight.quant, weight.shape[0]).reshape(-1), np.float32)
-
-
-def _matrix(quant_name: str, raw: Any, n: int, k: int) -> Matrix:
-    if quant_name not in FORMATS:
-        raise Unsupported(f"no native kernel for {quant_name} yet", accepted=", ".join(FORMATS))
-    made: Matrix = extension().pack(quant_name, np.ascontiguousarray(raw), n, k, pool())
-    return made
-
-
-def _halves_of_kv_b(problem: Problem, weight: WeightData) -> list[Matrix]:
-    """Each head's matrix out of a layer's ``kv_b`` ``[heads * (nope + v), kv_lora]``.
-
-    Its last ``n`` rows as they are stored when they read the latent; else its first ``k`` rows transposed, which
-    stored blocks cannot express: dequantised and stored again as the problem's type.
-    """
-    heads, n, k = (problem.integer(name) for name in ("heads", "n", "k"))
-    kv_lora, rows = weight.shape[0], weight.shape[1] // heads
-    row_bytes = quant(weight.quant).row_bytes(kv_lora)
-    per_head = [weight.raw[h * rows * row_bytes : (h + 1) * rows * row_bytes] for h in range(heads)]
-    if k == kv_lora:
-        return [_matrix(weight.quant, raw[(rows - n) * row_bytes :], n, k) for raw in per_head]
-    if n != kv_lora:
-        raise Unsupported(f"{weight.name} is {kv_lora} wide; {problem.key} needs one side of it that wide")
-    from gguf import GGMLQuantizationType, quants
-
-    stored = GGMLQuantizationType[problem.text("quant")]
-    made = []
-    for raw in per_head:
-        whole = dequantize(raw, weight.quant, kv_lora)
-        turned = quants.quantize(np.ascontiguousarray(whole[:k].T), stored)
-        made.append(_matrix(stored.name, turned.view(np.uint8).reshape(-1), n, k))
-    return made
-
-
-def _item_bytes(item: Item) -> int:
-    if isinstance(item, list):
-        return sum(matrix.n_bytes for matrix in item)
-    return item.nbytes if isinstance(item, np.ndarray) else item.n_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import OpCall, Problem
+from kbench.core import Block, OpCall, Problem
 
 from ..block_parameters import BlockParameter
 from ..cache import refusal
@@ -48,7 +48,7 @@ class ReferenceImplementation:
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
 
-    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> Dequantized:
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> Dequantized:
         # Of an embedding a few rows are read per call: dequantising all of them would cost gigabytes for nothing.
         keep = problem.op != "embedding"
         return Dequantized(tuple(Tensor(weight, self.dtype, keep=keep) for weight in weights))

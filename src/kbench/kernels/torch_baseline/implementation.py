@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbench.core import OpCall, Problem
+from kbench.core import Block, OpCall, Problem
 
 from ..block_parameters import BlockParameter
 from ..cache import append, decode, refusal
@@ -87,7 +87,7 @@ class TorchImplementation:
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
 
-    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> TorchWeights:
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
         if problem.op == "embedding":
             return TorchWeights((Tensor(weights[0]),))
         import torch

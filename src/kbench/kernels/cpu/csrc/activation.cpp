@@ -19,10 +19,6 @@ struct Parts {
 
 }  // namespace
 
-bool quantised(Format format) {
-  return format != Format::F32 && format != Format::F16 && format != Format::BF16;
-}
-
 int64_t activation_bytes(int64_t rows, int64_t k, int planes) {
   return Parts(Parts(0, rows * planes, k, 1).end, rows, k, 2).end;
 }

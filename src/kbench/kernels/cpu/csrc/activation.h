@@ -6,9 +6,6 @@
 
 namespace kbench {
 
-// False for F32, F16 and BF16: their matrices read the float rows themselves.
-bool quantised(Format format);
-
 // All forms of `rows` rows of k columns, laid out in `data`, and the bytes that they take.
 Activation activation_in(uint8_t* data, int64_t rows, int64_t k, int planes);
 int64_t activation_bytes(int64_t rows, int64_t k, int planes);

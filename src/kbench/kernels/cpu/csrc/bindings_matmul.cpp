@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "activation.h"
+#include "dequantize.h"
 #include "isa.h"
 #include "owned_matrix.h"
 #include "packed_layout.h"
 #include "pool.h"
+#include "raw_tiles.h"
 
 namespace nb = nanobind;
 
@@ -23,20 +25,11 @@ namespace kbench {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Grid = nb::ndarray<const int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using NumpyRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
-
-Format format_from_name(const std::string& name) {
-  std::string accepted;
-  for (int i = 0; i < kFormatCount; ++i) {
-    const Format format = static_cast<Format>(i);
-    if (name == format_name(format)) return format;
-    accepted += (i == 0 ? "" : ", ") + std::string(format_name(format));
-  }
-  throw std::invalid_argument("no kernel packs format '" + name + "', accepted: " + accepted);
-}
 
 // Splits [0, count) evenly over the threads of `pool`, or runs it here when there is none.
 template <class Body>
@@ -61,22 +54,30 @@ std::unique_ptr<float[]> make_floats(int64_t rows, int64_t columns) {
   return std::unique_ptr<float[]>(new float[static_cast<size_t>(std::max<int64_t>(rows * columns, 1))]);
 }
 
-OwnedMatrix pack(const std::string& format_name, const Bytes& raw, int64_t n, int64_t k, ThreadPool* pool) {
-  const Format format = format_from_name(format_name);
+// Throws unless `n_raw` bytes are n rows of k weights.
+void check_sizes(Format format, int64_t n_raw, int64_t n, int64_t k) {
+  const std::string name = format_name(format);
   const int64_t block = block_elements(format);
   if (n < 0) throw std::invalid_argument("n = " + std::to_string(n) + " rows, must be 0 or more");
   if (k < block || k % block != 0) {
     throw std::invalid_argument("k = " + std::to_string(k) + " columns, must be a positive multiple of " +
-                                std::to_string(block) + " for " + format_name);
+                                std::to_string(block) + " for " + name);
   }
-  const int64_t n_raw = static_cast<int64_t>(raw.size());
   // Compared by division: n and k may come from a file, and their product may overflow.
   const int64_t blocks = k / block;
   const bool fits = blocks <= n_raw / block_bytes(format) && n <= n_raw / (blocks * block_bytes(format));
   if (n != 0 ? !fits || n * blocks * block_bytes(format) != n_raw : n_raw != 0) {
     throw std::invalid_argument(std::to_string(n_raw) + " raw bytes, but " + std::to_string(n) + " rows of " +
-                                std::to_string(k) + " " + format_name + " weights take " + std::to_string(n) + " x " +
+                                std::to_string(k) + " " + name + " weights take " + std::to_string(n) + " x " +
                                 std::to_string(blocks) + " x " + std::to_string(block_bytes(format)));
+  }
+}
+
+OwnedMatrix pack(const std::string& format_name, const Bytes& raw, int64_t n, int64_t k, ThreadPool* pool) {
+  const Format format = format_from_name(format_name.c_str());
+  check_sizes(format, static_cast<int64_t>(raw.size()), n, k);
+  if (!has_packed_layout(format)) {
+    throw std::invalid_argument(format_name + " has no packed layout; accepted: keep_raw()");
   }
   nb::gil_scoped_release release;
   OwnedMatrix matrix(format, n, k);
@@ -85,6 +86,16 @@ OwnedMatrix pack(const std::string& format_name, const Bytes& raw, int64_t n, in
     pack_tiles(format, raw.data(), n, k, view.data, begin, end);
   });
   return matrix;
+}
+
+OwnedMatrix keep_raw(const std::string& format_name, const Bytes& raw, int64_t n, int64_t k) {
+  const Format format = format_from_name(format_name.c_str());
+  check_sizes(format, static_cast<int64_t>(raw.size()), n, k);
+  return OwnedMatrix(format, n, k, raw.data());
+}
+
+void set_grid_of(const std::string& format_name, const Grid& values) {
+  set_grid(format_from_name(format_name.c_str()), values.data(), static_cast<int64_t>(values.size()));
 }
 
 NumpyRows unpack_rows(const OwnedMatrix& matrix, const Ids& ids) {
@@ -140,7 +151,7 @@ NumpyRows matmul(const std::string& isa, const OwnedMatrix& matrix, const Rows& 
     }
     const float* bias_data = bias.has_value() ? bias->data() : nullptr;
     split(pool, w.tiles(), [&](int64_t begin, int64_t end) {
-      kernel.fn(w, a, tokens, begin, end, bias_data, y.get(), w.n, p);
+      multiply(kernel.fn, w, a, tokens, begin, end, bias_data, y.get(), w.n, p);
     });
   }
   return numpy_rows(std::move(y), tokens, w.n);
@@ -150,7 +161,7 @@ bool reads_words(const std::string& isa, const std::string& format, int64_t toke
   MatmulParameters p;
   p.panel_tokens = panel_tokens;
   if (planes != 1 && planes != 2) throw std::invalid_argument("planes is " + std::to_string(planes) + "; accepted: 1, 2");
-  return choose_kernel(matmul_table(isa_from_name(isa.c_str())), format_from_name(format), tokens, planes, p).words;
+  return choose_kernel(matmul_table(isa_from_name(isa.c_str())), format_from_name(format.c_str()), tokens, planes, p).words;
 }
 
 nb::list isas() {
@@ -166,16 +177,25 @@ nb::list isas() {
 
 void bind_matmul(nb::module_& m) {
   using namespace nb::literals;
-  nb::class_<OwnedMatrix>(m, "Matrix", "A weight matrix packed for the kernels: n rows (outputs) of k columns.")
+  nb::class_<OwnedMatrix>(m, "Matrix", "A weight matrix for the kernels, packed or raw: n rows (outputs) of k columns.")
       .def_prop_ro("format", [](const OwnedMatrix& w) { return format_name(w.view().format); })
+      .def_prop_ro("layout", [](const OwnedMatrix& w) { return w.view().raw != nullptr ? "raw" : "packed"; })
       .def_prop_ro("n", [](const OwnedMatrix& w) { return w.view().n; })
       .def_prop_ro("k", [](const OwnedMatrix& w) { return w.view().k; })
-      .def_prop_ro("n_bytes", &OwnedMatrix::n_bytes, "Bytes in memory, with rows padded to a multiple of 16.")
+      .def_prop_ro("n_bytes", &OwnedMatrix::n_bytes, "Bytes in memory: packed with rows padded to a multiple of 16, raw as given.")
       .def("unpack_rows", &unpack_rows, "ids"_a,
            "Rows `ids` (int32[:]) dequantised to float32[len(ids), k], exactly as GGUF defines it. Raises IndexError.");
   m.def("pack", &pack, "format"_a, "raw"_a, "n"_a, "k"_a, "pool"_a.none() = nb::none(),
         "Packs `raw` (uint8[:], the GGUF bytes of n rows of k weights) into a Matrix, on the threads of `pool`.\n"
-        "Raises ValueError where format, n, k and the size of `raw` do not fit together.");
+        "Raises ValueError where format, n, k and the size of `raw` do not fit together, or the format has no packed\n"
+        "layout.");
+  m.def("keep_raw", &keep_raw, "format"_a, nb::arg("raw").noconvert(), "n"_a, "k"_a, nb::keep_alive<0, 2>(),
+        "A Matrix that reads `raw` (uint8[:], as for pack()) where it is, without a copy: tiles are packed, or dequantised\n"
+        "to float32 where the format has no packed layout, by the threads that multiply them. `raw` is kept alive.\n"
+        "Raises ValueError where sizes do not fit, or the format needs a grid that has not been set.");
+  m.def("set_grid", &set_grid_of, "format"_a, "values"_a,
+        "Hands over the grid (int8[points * width]) of a format that stores indices into one. Raises ValueError for\n"
+        "another size, a format without a grid, or another grid than before.");
   m.def("matmul", &matmul, "isa"_a, "w"_a, "x"_a, "bias"_a.none() = nb::none(), "pool"_a.none() = nb::none(), "planes"_a = 1,
         "panel_tokens"_a = 0,
         "x (float32[tokens, k]) times the transposed matrix, plus bias (float32[n]): float32[tokens, n].\n"

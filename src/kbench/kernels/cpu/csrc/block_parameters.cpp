@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "matrix.h"
+
 namespace kbench {
 namespace {
 
@@ -10,10 +12,14 @@ bool multiplies(const std::string& op) {
   return op == "linear" || op == "head_linear" || op == "moe_router" || op == "moe_experts";
 }
 
-bool is_float(const std::string& format) { return format == "F32" || format == "F16" || format == "BF16"; }
+bool quantised_product(Isa, const std::string& op, const std::string& name) {
+  Format format;
+  return multiplies(op) && find_format(name.c_str(), &format) && quantised(format);
+}
 
-bool quantised_product(Isa, const std::string& op, const std::string& format) {
-  return multiplies(op) && !is_float(format);
+bool packed_matrix(Isa, const std::string& op, const std::string& name) {
+  Format format;
+  return (multiplies(op) || op == "embedding") && find_format(name.c_str(), &format) && has_packed_layout(format);
 }
 
 // In the order of `Parameter`.
@@ -24,6 +30,11 @@ const std::array<BlockParameter, kParameterCount>& table() {
        "model's next token at 500 of 500 places; one, as in llama.cpp, is faster where arithmetic is the limit and "
        "changes one token in 30 (SmolLM2-135M, English text).",
        quantised_product},
+      {"layout", "way to keep weights", 0, 0, 1, 1, {0}, {"packed", "raw"},
+       "Packed weights are read front to back at the speed of memory. Raw ones stay in the file: nothing to do before the "
+       "first token and no second copy, but every multiplication packs its tiles first. Same results to the last bit; "
+       "chosen by hand, for models that are used once.",
+       packed_matrix},
   }};
   return parameters;
 }

@@ -13,7 +13,7 @@
 
 namespace kbench {
 
-enum class Parameter : int { activation_planes, kCount };
+enum class Parameter : int { activation_planes, layout, kCount };
 constexpr int kParameterCount = static_cast<int>(Parameter::kCount);
 
 struct BlockParameter {
@@ -22,7 +22,7 @@ struct BlockParameter {
   int64_t default_value;
   int64_t lowest, highest;
   int64_t multiple;                  // accepted values are multiples of it
-  std::vector<int64_t> candidates;   // what a search tries: ascending, the default among them
+  std::vector<int64_t> candidates;   // what a search tries: ascending, the default among them; alone: nothing to search
   std::vector<const char*> choices;  // of a choice: the name of each value from 0 on; of a number: empty
   const char* reason;                // of the default
   // Whether it changes what `isa` does in an operation on weights of `format`, both as Python spells them; an empty

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "packed_layout.h"
+#include "raw_tiles.h"
 
 namespace kbench {
 namespace {
@@ -36,6 +37,7 @@ struct Cuts {
 
 // What a kernel asks for ahead of the weights in use, it cannot ask for across the gap between two matrices.
 void prefetch(const PackedMatrix& w, int64_t tile, int64_t n_bytes) {
+  if (w.raw != nullptr) return;  // its tiles are made by packing, which asks for its own rows
   const uint8_t* first = w.data + tile * w.tile_bytes;
   for (int64_t at = 0; at < std::min(n_bytes, w.tile_bytes); at += kLineBytes) __builtin_prefetch(first + at);
 }
@@ -156,8 +158,8 @@ void ExpertLayer::gate_up(const Lane& lane, const Activation& x, int64_t tokens)
             const Range pairs = share(count, part, parts);
             const int64_t p = sorted.begin[e] + pairs.begin, n_pairs = pairs.end - pairs.begin;
             const Activation a = rows_from(x, one_token ? 0 : p);
-            kg.fn(wg, a, n_pairs, tile0, tile1, nullptr, g - c, stride, parameters);
-            ku.fn(wu, a, n_pairs, tile0, tile1, nullptr, u - c, stride, parameters);
+            multiply(kg.fn, wg, a, n_pairs, tile0, tile1, nullptr, g - c, stride, parameters);
+            multiply(ku.fn, wu, a, n_pairs, tile0, tile1, nullptr, u - c, stride, parameters);
             join(g, u, n_pairs, stride, p, c, columns, words);
           }
         }
@@ -190,7 +192,7 @@ void ExpertLayer::sum_down(const Lane& lane, const float* weights, int64_t token
       for (int64_t part = 0; part < block.pairs.parts; ++part) {
         const Range pairs = block.pairs[part];
         const int64_t p = sorted.begin[e] + pairs.begin, n_pairs = pairs.end - pairs.begin;
-        kd.fn(w, rows_from(hidden, p), n_pairs, tile0, tile1, nullptr, results - c, stride, parameters);
+        multiply(kd.fn, w, rows_from(hidden, p), n_pairs, tile0, tile1, nullptr, results - c, stride, parameters);
         for (int64_t t = 0; t < n_pairs; ++t) {
           const int64_t pair = sorted.pair[p + t];
           ops.add_scaled(results + t * stride, weights[pair], columns, y + pair / top_k * k + c);

@@ -1,5 +1,6 @@
 #include "isa.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -176,6 +177,9 @@ const MatmulTable& matmul_table(Isa isa) {
       for (int i = 0; i < kIsaCount; ++i) {
         of[i] = of[static_cast<int>(kIsas[i].parent)];
         if (runnable(kIsas[i].isa) && kIsas[i].fill != nullptr) kIsas[i].fill(of[i]);
+        // Tiles of formats without a packed layout are dequantised to F32, see raw_tiles.h.
+        MatmulFn* const kernels = of[i].matmul;
+        std::fill(kernels + kPackedFormatCount, kernels + kFormatCount, kernels[static_cast<int>(Format::F32)]);
       }
     }
   } tables;

@@ -1,4 +1,4 @@
-// A packed matrix and the memory that holds it.
+// A matrix and the memory that holds it: its own where it is packed, the caller's where it is raw.
 #pragma once
 #include <sys/mman.h>
 
@@ -7,6 +7,7 @@
 #include <new>
 
 #include "matrix.h"
+#include "raw_tiles.h"
 
 namespace kbench {
 
@@ -35,8 +36,21 @@ class OwnedMatrix {
     view_.data = memory_.get();
   }
 
+  // n GGUF rows of k weights at `raw`, which must stay where they are. Throws std::invalid_argument for a format whose
+  // grid has not been set.
+  OwnedMatrix(Format format, int64_t n, int64_t k, const uint8_t* raw) {
+    check_readable(format);
+    view_.format = format;
+    view_.n = n;
+    view_.k = k;
+    view_.raw = raw;
+  }
+
   const PackedMatrix& view() const { return view_; }
-  int64_t n_bytes() const { return view_.tiles() * view_.tile_bytes; }
+  // Of a raw matrix: the bytes of the rows.
+  int64_t n_bytes() const {
+    return view_.raw != nullptr ? view_.n * raw_row_bytes(view_.format, view_.k) : view_.tiles() * view_.tile_bytes;
+  }
 
  private:
   static constexpr size_t kHugePage = size_t{2} << 20;

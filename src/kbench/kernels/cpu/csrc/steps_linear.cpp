@@ -5,6 +5,7 @@
 
 #include "partition.h"
 #include "program.h"
+#include "raw_tiles.h"
 
 namespace kbench {
 namespace {
@@ -34,7 +35,8 @@ void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activat
   if (tiles.empty() || rows.empty()) return;
   // By all tokens, not by this thread's: activations were quantised for that.
   const MatmulFn fn = choose_kernel(table, w.format, tokens, x.planes, p).fn;
-  fn(w, rows_from(x, rows.begin), rows.end - rows.begin, tiles.begin, tiles.end, bias, y + rows.begin * ldy, ldy, p);
+  multiply(fn, w, rows_from(x, rows.begin), rows.end - rows.begin, tiles.begin, tiles.end, bias, y + rows.begin * ldy,
+           ldy, p);
 }
 
 Activation Program::ActivationRef::at(int thread) const {
@@ -189,8 +191,8 @@ int Program::head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_
           if (kernel.words) a.q = nullptr;
           else a.words = nullptr;
           if (data != nullptr) table.quantize(a, 0, s.n_tokens);
-          kernel.fn(w[static_cast<size_t>(h)], a, s.n_tokens, std::max<int64_t>(part.begin - h * tiles, 0),
-                    std::min(part.end - h * tiles, tiles), nullptr, out.at(0) + h * y_head, heads * y_head, p);
+          multiply(kernel.fn, w[static_cast<size_t>(h)], a, s.n_tokens, std::max<int64_t>(part.begin - h * tiles, 0),
+                   std::min(part.end - h * tiles, tiles), nullptr, out.at(0) + h * y_head, heads * y_head, p);
           if (tail == 0 || part.begin > h * tiles) continue;  // the thread with the head's first tile copies
           for (int64_t t = 0; t < s.n_tokens; ++t) {
             std::memcpy(out.at(0) + t * heads * y_head + h * y_head + n, a.x + t * a.ldx + k,
