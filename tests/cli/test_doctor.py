@@ -66,6 +66,27 @@ def test_json_has_the_machine_the_ceilings_and_every_implementation(app: typer.T
     assert "llama-cpp-python" in {part["name"] for part in found["peers"]}
 
 
+def test_the_support_table_says_what_multiplies_each_storage_type(app: typer.Typer) -> None:
+    found = json.loads(run(app, "--json"))
+    parts = {part["name"]: part for part in found["implementations"]}
+    runnable = {name for name, part in parts.items() if part["runnable"]}
+    table = found["support"]
+    assert all(set(kernels) == runnable for kernels in table.values())
+    assert table["Q4_K"]["torch"] == table["IQ1_M"]["reference"] == "dequantised"
+    assert table["F32"]["torch"] == "own"
+    if parts["cpu.scalar"]["runnable"]:
+        assert table["Q4_K"]["cpu.scalar"] == "own"
+        native = [name for name in parts if name.startswith("cpu.")]
+        assert all(parts[name]["tests"] for name in native)
+        for kernels in table.values():
+            for name, kernel in kernels.items():
+                assert kernel in ("own", "dequantised", "", *native)
+                assert not kernel.startswith("cpu.") or native.index(kernel) > native.index(name)  # a lower one's
+    text = run(app)
+    for words in ("Storage types of weights", "dequantised", "Q4_K"):
+        assert words in text
+
+
 def test_what_is_printed_is_stored(app: typer.Typer) -> None:
     found = json.loads(run(app, "--json"))
     records = {record.key: record for record in Store().read()}

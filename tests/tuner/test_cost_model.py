@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from made_up_records import record_of, seconds_of
 
-from kbench.core import CPU, Device, Problem, work
+from kbench.core import CPU, Device, OpCall, Problem, work
 from kbench.tuner import load_profile, proxy
 from kbench.tuner.cost_model import CostModel, Roof
-from kbench.tuner.packed import stored_bytes
+from kbench.tuner.packed import PackedRatios, Packing, packing, stored_bytes
 
 GPU = Device("cuda", 0)
 SMALL = Problem.parse("linear(quant=Q4_K,n=1536,k=5120,tokens=1)")
@@ -97,3 +97,21 @@ def test_packed_bytes_are_learned_by_type() -> None:
     assert set(kinds) == {"Q4_K", "Q6_K"} and sum(kinds.values()) == work(EXPERTS).resident_bytes
     assert costs.weight_bytes(EXPERTS, CPU, 2) == kinds["Q4_K"] * 37 // 36 + kinds["Q6_K"]
     assert costs.weight_bytes(EXPERTS, GPU, 2) == sum(kinds.values())
+
+
+def test_packing_is_foretold_from_the_largest_matrix_of_each_type() -> None:
+    stored = sum(stored_bytes(SMALL).values())
+    small = SMALL.replace(n=SMALL.integer("n") // 2)
+    records = [
+        record_of(small, "cpu.avx2", 2, extra={"prepared_bytes": stored // 2, "prepare_seconds": 9.0}),
+        record_of(SMALL, "cpu.scalar", 2, extra={"prepared_bytes": stored, "prepare_seconds": 2.0}),
+    ]
+    ratios = PackedRatios(records)
+    calls = [call("a", SMALL), call("a", SMALL), call("b", SMALL.replace(tokens=5))]
+    assert packing(calls, ratios) == Packing(2 * stored, 2 * stored, 4.0)
+    assert packing([*calls, call("c", SMALL.replace(quant="IQ1_S"))], ratios).seconds is None
+    assert packing([], ratios) == Packing(0, 0, 0.0)
+
+
+def call(weight: str, problem: Problem) -> tuple[OpCall, str]:
+    return OpCall(problem.op, problem, "auto", CPU, "m", ("x",), (), (weight,)), "cpu.avx2"

@@ -35,12 +35,13 @@ _PEERS = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that runs here or does not, and why."""
+    """Something that runs here or does not, and why; ``tests`` says how it is tested, where that is not obvious."""
 
     name: str
     runnable: bool
     summary: str
     reason: str = ""
+    tests: str = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +56,8 @@ def register(app: typer.Typer) -> None:
         as_json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
     ) -> None:
         machine = host()
+        from kbench.kernels import support_table
+
         guard = Guard()
         roofs, roof_reason = _measure(machine, quick)
         warnings = list(guard.warnings())
@@ -64,7 +67,7 @@ def register(app: typer.Typer) -> None:
                 stored = _store(roofs, quick, warnings)
             except UserError as error:  # what was measured is shown even if it cannot be kept
                 warnings.append(error.message)
-        parts, peers = _implementations(), _peers()
+        parts, peers, types = _implementations(), _peers(), support_table()
         if as_json:
             print_json(
                 "doctor",
@@ -75,6 +78,7 @@ def register(app: typer.Typer) -> None:
                     "ceilings": None if roofs is None else roofs.as_dict(),
                     "ceilings_reason": roof_reason,
                     "implementations": [_as_dict(part) for part in parts],
+                    "support": types,
                     "peers": [_as_dict(part) for part in peers],
                     "warnings": warnings,
                     "records_path": stored or None,
@@ -85,6 +89,7 @@ def register(app: typer.Typer) -> None:
         _show_host(console, machine)
         _show_ceilings(console, roofs, roof_reason)
         _show_parts(console, "Implementations", parts, ("runnable", "not runnable"))
+        _show_support(console, types)
         _show_parts(console, "Peers", peers, ("installed", "not installed"))
         console.print()
         for warning in warnings:
@@ -145,7 +150,7 @@ def _implementations() -> list[Part]:
     parts = []
     for item in implementations():
         support = item.runnable()
-        parts.append(Part(item.name, support.ok, item.summary, support.reason))
+        parts.append(Part(item.name, support.ok, item.summary, support.reason, getattr(item, "tests", "")))
     return parts
 
 
@@ -165,7 +170,8 @@ def _peers() -> list[Part]:
 
 
 def _as_dict(part: Part) -> dict[str, Any]:
-    return {"name": part.name, "runnable": part.runnable, "summary": part.summary, "reason": part.reason}
+    fields = {"name": part.name, "runnable": part.runnable, "summary": part.summary, "reason": part.reason}
+    return {**fields, "tests": part.tests} if part.tests else fields
 
 
 # Columns of a label: the longest name of a peer.
@@ -306,4 +312,27 @@ def _show_parts(console: Console, title: str, parts: list[Part], words: tuple[st
     for part in parts:
         state = (words[0], "green") if part.runnable else (f"{words[1]}:", "yellow")
         detail = part.summary if part.runnable else part.reason
-        _row(console, part.name, Text.assemble(state, "  ", detail))
+        tests = f"; tests: {part.tests}" if part.tests else ""
+        _row(console, part.name, Text.assemble(state, "  ", detail, (tests, "dim")))
+
+
+def _show_support(console: Console, types: Mapping[str, Mapping[str, str]]) -> None:
+    """The storage types, those that are read alike together, and by what the implementations that run here do it."""
+    _heading(console, "Storage types of weights")
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for name, kernels in types.items():
+        groups.setdefault(tuple(kernels.items()), []).append(name)
+    for items, names in groups.items():
+        by_kernel: dict[str, list[str]] = {}
+        for name, kernel in items:
+            by_kernel.setdefault(kernel, []).append(name.removeprefix("cpu."))
+        told = [f"{_kernel(kernel)}: {' '.join(users)}" for kernel, users in by_kernel.items() if kernel]
+        console.print(Text(f"  {' '.join(names)}", style="cyan"), soft_wrap=True)
+        console.print(Text(f"      {'; '.join(told)}"), soft_wrap=True)
+    console.print(Text("  dequantised: correct, but weights become floats first", style="dim"))
+
+
+def _kernel(kernel: str) -> str:
+    from kbench.kernels import DEQUANTISED, OWN
+
+    return {OWN: "own kernel", DEQUANTISED: DEQUANTISED}.get(kernel, f"kernel of {kernel.removeprefix('cpu.')}")

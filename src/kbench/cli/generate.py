@@ -96,6 +96,7 @@ def register(app: typer.Typer) -> None:
                 "threads": session.threads,
                 "kv": session.cache.kv,
                 "context": session.cache.capacity,
+                "file_bytes": report.file_bytes,
                 "weight_bytes": report.weight_bytes,
                 "kv_bytes": report.kv_bytes,
                 "load_seconds": report.seconds,

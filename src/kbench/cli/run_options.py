@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,8 +54,12 @@ def load_session(
     with progress_bar() as bar:
         task = bar.add_task("packing weights (MiB)", total=None)
 
+        started = time.perf_counter()
+
         def advance(done: int, whole: int) -> None:
-            bar.update(task, completed=done >> 20, total=whole >> 20)
+            speed = done / (time.perf_counter() - started) / 1e9
+            what = f"packing weights, {speed:.2f} GB/s (MiB)"
+            bar.update(task, completed=done >> 20, total=whole >> 20, description=what)
 
         return load_model(model, placements, default=default, context=context, kv=kv, threads=threads, progress=advance)
 
@@ -79,8 +84,8 @@ def load_line(session: Session) -> str:
     r, m = session.report, session.descriptor
     speed = r.file_bytes / r.seconds / 1e9 if r.seconds else 0.0
     return (
-        f"{shown(m.name)} {m.quant}: {format_bytes(r.file_bytes)} read in {r.seconds:.1f} s ({speed:.2f} GB/s), "
-        f"weights {format_bytes(r.weight_bytes)}, "
+        f"{shown(m.name)} {m.quant}: {format_bytes(r.file_bytes)} packed in {r.seconds:.1f} s ({speed:.2f} GB/s) "
+        f"to {format_bytes(r.weight_bytes)}, "
         f"cache {format_bytes(r.kv_bytes)} for {session.cache.capacity} tokens, "
         f"{session.threads} threads, {implementations_used(session)}"
     )

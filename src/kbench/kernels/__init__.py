@@ -20,21 +20,24 @@ from .reference import dequantize
 from .registry import best, block_errors, candidates, implementation, implementations, packing, support
 from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
+from .support_table import DEQUANTISED, OWN, kernel_of, support_table
 from .tolerance import accuracy_of
 from .version import kernel_version
 
 __all__ = [
-    "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example", "FloatArray", "Implementation",
-    "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "Verdict", "WeightData", "accuracy_of", "best",
-    "block_errors", "candidates", "check", "dequantize", "empty_rows", "example", "example_cache", "example_weights",
-    "implementation", "implementations", "kernel_version", "native_probes", "op_spec", "packing", "random_floats",
-    "random_weight", "rope_frequencies", "support",
+    "DEQUANTISED", "OWN", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example", "FloatArray",
+    "Implementation", "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "Verdict", "WeightData",
+    "accuracy_of", "best", "block_errors", "candidates", "check", "dequantize", "empty_rows", "example",
+    "example_cache", "example_weights", "implementation", "implementations", "kernel_of", "kernel_version",
+    "native_probes", "op_spec", "packing", "random_floats", "random_weight", "rope_frequencies", "support",
+    "support_table",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.
-_NATIVE = frozenset(
-    ("Matrix", "Pool", "Program", "arithmetic_peak", "isas", "matmul", "pack", "pool", "read_bandwidth")
-)
+_NATIVE = frozenset((
+    "Matrix", "Pool", "Program", "arithmetic_peak", "isa_tests", "isas", "matmul", "pack", "pool",
+    "read_bandwidth",
+))  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

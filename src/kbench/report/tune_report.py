@@ -216,6 +216,11 @@ def _closing(fields: Fields) -> list[Text]:
         slower = solver["greedy_seconds"] / solver["seconds"] - 1
         text.append(f"; greedy by seconds saved per byte: {percent(max(0.0, slower))} slower", style="dim")
     lines.append(text)
+    packing = fields["packing"]
+    if packing["seconds"]:
+        stored, seconds = packing["stored_bytes"], packing["seconds"]
+        speed = f"{format_bytes(stored)} in about {seconds:.3g} s ({stored / seconds / 1e9:.2f} GB/s)"
+        lines.append(Text(f"loading packs {speed} to {format_bytes(packing['packed_bytes'])}", style="dim"))
     lines += [Text(note, style="yellow") for note in fields["notes"]]
     if fields["measured"] is None and fields["measured_reason"]:
         lines.append(Text(f"not measured: {fields['measured_reason']}", style="dim"))

@@ -86,7 +86,7 @@ class CostModel:
         self._roof = roof or Roof()
         self._table: dict[Key, Record] = {}
         records = list(records)
-        self._ratios = PackedRatios(records)
+        self.packed = PackedRatios(records)
         for record in records:
             if record.status == "ok" and record.samples and record.threads and record.unit == "seconds":
                 self._table[record.core_problem(), record.implementation, record.threads] = record
@@ -131,7 +131,7 @@ class CostModel:
         key = (problem, device, threads)
         if key not in self._sizes:
             cost = self.cost(problem, device, threads) if device == CPU else None
-            self._sizes[key] = self._ratios.n_bytes(problem, cost.implementation if cost else "")
+            self._sizes[key] = self.packed.n_bytes(problem, cost.implementation if cost else "")
         return self._sizes[key]
 
     def transfer(self, n_bytes: float) -> Cost:

@@ -6,13 +6,13 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from kbench import __version__
-from kbench.core import CPU, CheckBroken, Phase, Placement, UserError, format_bytes
+from kbench.core import CPU, CheckBroken, OpCall, Phase, Placement, UserError, format_bytes
 from kbench.measure import Guard, Host, host
 from kbench.model import ModelDescriptor, load_descriptor
 from kbench.results import Record, Store
@@ -24,6 +24,7 @@ from .ceilings import beaten, measured_roof, stored_roof
 from .cost_model import CostModel
 from .greedy import greedy
 from .layout import Layout, workspace_bytes
+from .packed import packing
 from .placement import PlacementProblem, Solution, evaluate, solve
 from .plan import Key, Plan, cells, make_plan, thread_counts
 from .price import PhasePrice, price
@@ -328,6 +329,7 @@ def _fields(
         "workload": _workload(plan.workload, plan.context),
         "ops": op_rows(placed.prices, placed.layout),
         "placement": memory(plan, placed),
+        "packing": asdict(packing(_packed_calls(placed), placed.layout.costs.packed)),
         "predicted": predicted,
         "measured": measured,
         "measured_reason": proof.reason or None,
@@ -342,6 +344,11 @@ def _fields(
         },
         "elapsed_s": 0.0,
     }
+
+
+def _packed_calls(placed: Placed) -> list[tuple[OpCall, str]]:
+    calls = placed.prices[Phase.DECODE].calls
+    return [(call, cost.implementation) for call, cost in calls if call.device == CPU]
 
 
 def _notes(plan: Plan, placed: Placed) -> list[str]:

@@ -23,7 +23,10 @@ __all__ = [
     "ladder_implementations", "pool",
 ]  # fmt: skip
 
-_FROM_EXTENSION = ("Matrix", "Pool", "Program", "arithmetic_peak", "isas", "matmul", "pack", "read_bandwidth")
+_FROM_EXTENSION = (
+    "Matrix", "Pool", "Program", "arithmetic_peak", "isa_tests", "isas", "matmul", "pack",
+    "read_bandwidth",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

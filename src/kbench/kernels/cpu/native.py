@@ -57,6 +57,18 @@ class NativeImplementation:
     def runnable(self) -> Support:
         return Support(False, self._missing) if self._missing else YES
 
+    @property
+    def tests(self) -> str:
+        """How its kernels are tested."""
+        return str(extension().isa_tests()[self.isa])
+
+    def kernel_sources(self) -> dict[str, str]:
+        """For each storage type with kernels for packed weights, the implementation that they were written for: this
+        one or a lower one. Nothing where this one cannot run: its kernels are not even looked at."""
+        if self._missing:
+            return {}
+        return {name: f"cpu.{isa}" for name, isa in extension().kernel_sources(self.isa).items()}
+
     def supports(self, problem: Problem) -> Support:
         if problem.op not in EMITTERS:
             return Support(False, f"no native kernel for {problem.op}")

@@ -8,7 +8,7 @@ void bind_matmul(nanobind::module_& m);
 void bind_parameters(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_probes(nanobind::module_& m);
-void bind_ladder(nanobind::module_& m);
+void bind_support(nanobind::module_& m);
 
 }  // namespace kbench
 
@@ -21,5 +21,5 @@ NB_MODULE(_native, m) {
   kbench::bind_parameters(m);
   kbench::bind_program(m);
   kbench::bind_probes(m);
-  kbench::bind_ladder(m);
+  kbench::bind_support(m);
 }
