@@ -22,19 +22,53 @@ bool packed_matrix(Isa, const std::string& op, const std::string& name) {
   return (multiplies(op) || op == "embedding") && find_format(name.c_str(), &format) && has_packed_layout(format);
 }
 
+// The scalar kernels are the readable truth: nothing of them can be chosen but what they compute.
+bool tiled_product(Isa isa, const std::string& op, const std::string&) { return isa != Isa::scalar && multiplies(op); }
+
+bool panel_product(Isa isa, const std::string& op, const std::string& format) {
+  return isa != Isa::scalar && quantised_product(isa, op, format);
+}
+
+// No matrix of a model has as many tokens: a switch point beyond is "never".
+constexpr int64_t kManyTokens = 1 << 20;
+constexpr MatmulParameters kDefaults{};
+
 // In the order of `Parameter`.
 const std::array<BlockParameter, kParameterCount>& table() {
   static const std::array<BlockParameter, kParameterCount> parameters{{
       {"activation_planes", "int8 planes", 2, 1, 2, 1, {1, 2}, {},
-       "Activations meet quantised weights rounded to int8 in blocks of 32. Two planes carry 15 bits and give the float "
-       "model's next token at 500 of 500 places; one, as in llama.cpp, is faster where arithmetic is the limit and "
-       "changes one token in 30 (SmolLM2-135M, English text).",
+       "Activations meet quantised weights rounded in blocks of 32: with 2, to two int8 planes or one int16, 14 to 15 "
+       "bits, which give the float model's next token at 500 of 500 places; with 1, to one int8 as in llama.cpp, which "
+       "is faster where arithmetic is the limit and changes one token in 30 (SmolLM2-135M, English text).",
        quantised_product},
       {"layout", "way to keep weights", 0, 0, 1, 1, {0}, {"packed", "raw"},
        "Packed weights are read front to back at the speed of memory. Raw ones stay in the file: nothing to do before the "
        "first token and no second copy, but every multiplication packs its tiles first. Same results to the last bit; "
        "chosen by hand, for models that are used once.",
        packed_matrix},
+      {"panel_tokens", "tokens", kDefaults.panel_tokens, 0, kManyTokens, 1, {0, 2, 4, 8, 16, 32}, {},
+       "From so many tokens on, weights are unpacked into a panel in cache instead of being multiplied straight from "
+       "the packed lines. 0: where the two kernels were measured equally fast, a number of each instruction set.",
+       either_product},
+      {"k_block", "columns", kDefaults.k_block, 256, 1024, 256, {256, 512, 768, 1024}, {},
+       "A panel of 512 columns and 16 rows of int16 takes 16 KiB: half of a first-level cache of 32 KiB, the other "
+       "half is for activations and sums.",
+       panel_product},
+      {"token_tile", "activation rows", kDefaults.token_tile, 0, 64, 1, {0, 1, 2, 3, 4, 6, 8}, {},
+       "Rows that are multiplied at a time, each plane of a token being one; 0: as many as the registers hold the sums "
+       "of, so that a weight is loaded as rarely as possible. More than that many are cut to it.",
+       tiled_product},
+      {"chunk_bytes", "bytes", kDefaults.chunk_bytes, 16 << 10, 512 << 10, 1 << 10,
+       {64 << 10, 128 << 10, 256 << 10, 512 << 10}, {},
+       "Activations that are multiplied with every tile before the next ones are looked at. They are read once per "
+       "tile, so they should stay in half of a second-level cache (512 KiB to 2 MiB); the smaller they are, the more "
+       "often are the weights read.",
+       tiled_product},
+      {"prefetch_bytes", "bytes ahead", kDefaults.prefetch_bytes, 0, 64 << 10, 64, {0, 512, 1024, 2048, 4096, 8192}, {},
+       "How far ahead of the weights in use the next ones are asked for. 2 KiB cover 100 ns at 20 GB/s and are a "
+       "fraction of L1. Zen 3, one thread, 4- and 6-bit weights: 20 to 40 % faster than 0, which is the speed of plain "
+       "reading; 512 and 8192 gain half of it or less.",
+       tiled_product},
   }};
   return parameters;
 }
@@ -89,6 +123,16 @@ void BlockValues::set(Parameter parameter, const std::string& choice) {
   const auto found = std::find(p.choices.begin(), p.choices.end(), choice);
   if (found == p.choices.end()) refuse(p, "'" + choice + "'");
   values_[static_cast<size_t>(parameter)] = found - p.choices.begin();
+}
+
+MatmulParameters matmul_parameters(const BlockValues& block) {
+  MatmulParameters p;
+  p.panel_tokens = block[Parameter::panel_tokens];
+  p.k_block = block[Parameter::k_block];
+  p.token_tile = block[Parameter::token_tile];
+  p.chunk_bytes = block[Parameter::chunk_bytes];
+  p.prefetch_bytes = block[Parameter::prefetch_bytes];
+  return p;
 }
 
 }  // namespace kbench

@@ -13,7 +13,9 @@
 
 namespace kbench {
 
-enum class Parameter : int { activation_planes, layout, kCount };
+enum class Parameter : int {
+  activation_planes, layout, panel_tokens, k_block, token_tile, chunk_bytes, prefetch_bytes, kCount
+};
 constexpr int kParameterCount = static_cast<int>(Parameter::kCount);
 
 struct BlockParameter {
@@ -35,6 +37,10 @@ const BlockParameter& block_parameter(Parameter parameter);
 std::string accepted_values(const BlockParameter& parameter);
 // Throws std::invalid_argument for an unknown name.
 Parameter parameter_from_name(const std::string& name);
+
+class BlockValues;
+// Those that matrix kernels read.
+MatmulParameters matmul_parameters(const BlockValues& block);
 
 // The values of the next steps.
 class BlockValues {

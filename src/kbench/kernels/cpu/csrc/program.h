@@ -125,6 +125,7 @@ class Program {
   void set_parameters(const BlockValues& block) {
     block_ = block;
     planes_ = static_cast<int>(block[Parameter::activation_planes]);
+    parameters_ = matmul_parameters(block);
   }
   const BlockValues& parameters() const { return block_; }
 
@@ -207,7 +208,7 @@ class Program {
   int n_steps_ = 0;
   BlockValues block_;
   int planes_ = static_cast<int>(block_[Parameter::activation_planes]);  // see matmul_table.h
-  MatmulParameters parameters_;
+  MatmulParameters parameters_ = matmul_parameters(block_);
   std::vector<Stage> stages_;
   Hazards hazards_;
   std::vector<AlignedBuffer> buffers_;
