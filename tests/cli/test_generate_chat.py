@@ -84,6 +84,12 @@ def test_a_chat_that_runs_out_of_context_says_so_and_goes_on(smollm2_path: Path)
         (["generate", "MODEL", "--prompt", "x", "--temperature", "-1"], 2, ["temperature", "-1"]),
         (["generate", "MODEL", "--prompt", "x", "--top-p", "2"], 2, ["top_p"]),
         (["generate", "MODEL", "--prompt", "x", "--implementation", "cpu.avx"], 2, ["did you mean cpu.avx2?"]),
+        (["generate", "MODEL", "--prompt", "x", "--block", "planes"], 2, ["--block: 'planes'", "NAME=VALUE"]),
+        (
+            ["chat", "MODEL", "--block", "activation_plans=1"],
+            2,
+            ["--block: unknown", "did you mean activation_planes?"],
+        ),
         (["generate", "MODEL", "--prompt", "x", "--context", "0"], 2, ["context"]),
         (["generate", "MODEL", "--prompt", "x" * 400, "--context", "20"], 2, ["context of 20", "--context"]),
         (["generate", "MODEL", "--prompt", "x", "--rules", "none.yaml"], 2, ["none.yaml"]),

@@ -66,6 +66,14 @@ def test_a_problem_has_the_parameters_that_change_it() -> None:
     mixed = "moe_experts(experts=2,top_k=1,n=32,k=32,quant_gate=F16,quant_up=F16,quant_down=Q8_0,tokens=1)"
     assert "activation_planes" in names(mixed)
     assert names("add(d=8,tokens=1)") == []
+
+    def numbers(tokens: int) -> set[str]:
+        problem = Problem.make("linear", quant="Q4_K", n=16, k=256, tokens=tokens)
+        return {parameter.name for parameter in implementation("cpu.avx2").block_parameters(problem)}
+
+    # One token is multiplied in the order of memory; with many, lines are out of the question.
+    assert numbers(1) == {"activation_planes", "prefetch_bytes"}
+    assert numbers(8) == numbers(100) | {"panel_tokens"} > numbers(100) > numbers(1)
     assert implementation("reference").block_parameters() == implementation("torch").block_parameters() == ()
 
 
@@ -90,7 +98,7 @@ def test_every_candidate_computes_the_definition(key: str, isa: str) -> None:
     problem, item = Problem.parse(key), implementation(f"cpu.{isa}")
     case = example(problem, np.random.default_rng(3))
     prepared = item.prepare(problem, case.weights)
-    for parameter in item.block_parameters(problem):
+    for parameter in item.block_parameters():
         for value in parameter.candidates:
             call = dataclasses.replace(case.call, block={parameter.name: value})
             outputs = item.run(call, prepared, case.inputs, case.state, 2)
@@ -119,6 +127,21 @@ def test_a_parameter_holds_for_the_steps_recorded_after_it() -> None:
     two, one, again, property_ = (arena[place : place + 64].view(np.float32).copy() for place in places)
     assert np.array_equal(two, again) and np.array_equal(one, property_)
     assert not np.array_equal(one, two)
+
+
+def test_values_reach_the_kernels() -> None:
+    """Panels round activations to other integers than lines: the same product differs in its last digits."""
+    if "avx2" not in RUNNABLE:
+        pytest.skip("not runnable: the scalar kernels have no panels")
+    problem = Problem.parse("linear(quant=Q8_0,n=16,k=256,tokens=5)")
+    item, results = implementation("cpu.avx2"), {}
+    case = example(problem, np.random.default_rng(0))
+    prepared = item.prepare(problem, case.weights)
+    for tokens in (1, 5, 6):
+        call = dataclasses.replace(case.call, block={"panel_tokens": tokens})
+        (results[tokens],) = item.run(call, prepared, case.inputs, case.state, 1)
+    assert np.array_equal(results[1], results[5])  # 5 tokens are enough for either
+    assert not np.array_equal(results[5], results[6])
 
 
 def test_what_is_wrong_with_a_block() -> None:

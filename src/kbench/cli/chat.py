@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
         system: Annotated[str | None, typer.Option(help="A system message.")] = None,
         rules: opt.Rules = None,
         implementation: opt.Implementation = "auto",
+        block: opt.Block = None,
         max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="Tokens of an answer.")] = 512,
         temperature: opt.Temperature = 0.8,
         top_k: opt.TopK = 40,
@@ -51,7 +52,7 @@ def register(app: typer.Typer) -> None:
         from kbench.engine import Conversation
 
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
-        session = opt.load_session(model, rules, implementation, context, kv, threads)
+        session = opt.load_session(model, rules, implementation, context, kv, threads, block)
         if session.template is None:
             raise UserError(
                 "the model has no chat template", where=model, todo="use kbench generate --raw, or an instruct model"

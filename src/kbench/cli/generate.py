@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
         raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")] = False,
         rules: opt.Rules = None,
         implementation: opt.Implementation = "auto",
+        block: opt.Block = None,
         max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=0, help="Tokens at most.")] = 128,
         stop: Annotated[list[str] | None, typer.Option(help="A text that ends the answer; repeatable.")] = None,
         ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end (for measuring).")] = False,
@@ -54,7 +55,7 @@ def register(app: typer.Typer) -> None:
 
         text = _prompt(prompt, file)
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
-        session = opt.load_session(model, rules, implementation, context, kv, threads)
+        session = opt.load_session(model, rules, implementation, context, kv, threads, block)
         print(opt.load_line(session), file=sys.stderr)
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbench.core import AUTO, Placement, format_bytes
+from kbench.core import AUTO, CPU, Placement, UserError, format_bytes
 
 from .output import progress_bar, shown
 
@@ -19,6 +20,10 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file.")]
 Rules = Annotated[Path | None, typer.Option(help="Rules that place the modules; kbench tune writes them.")]
 Implementation = Annotated[
     str, typer.Option(help="For modules that no rule places: auto, cpu.avx2, torch, reference, ...")
+]
+Block = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A kernel parameter where no rule says it (docs/kernels.md); repeatable."),
 ]
 Context = Annotated[int | None, typer.Option(help="Tokens that the cache holds. Default: the model's, up to 4096.")]
 Kv = Annotated[str, typer.Option(help="Type of the cache: f16, bf16, q8_0 or f32.")]
@@ -40,16 +45,22 @@ def load_session(
     context: int | None,
     kv: str,
     threads: int | None,
+    block: Sequence[str] | None = None,
 ) -> Session:
     """The session, with a progress bar while weights are packed."""
     from kbench.engine import load_model
+    from kbench.kernels import block_errors
     from kbench.kernels import implementation as known
     from kbench.rules import load_rules
 
     default = None
-    if implementation != AUTO:
-        known(implementation)  # a typo is found before anything is read
-        default = Placement(generate_op=implementation, prefill_op=implementation)
+    if implementation != AUTO or block:
+        if implementation != AUTO:
+            known(implementation)  # a typo is found before anything is read
+        chosen = dict(_setting(text) for text in block or ())
+        for error in block_errors(chosen, [(implementation, CPU)], "--block").values():
+            raise error
+        default = Placement(generate_op=implementation, prefill_op=implementation, block=chosen)
     placements = load_rules(rules) if rules is not None else None
     with progress_bar() as bar:
         task = bar.add_task("packing weights (MiB)", total=None)
@@ -62,6 +73,14 @@ def load_session(
             bar.update(task, completed=done >> 20, total=whole >> 20, description=what)
 
         return load_model(model, placements, default=default, context=context, kv=kv, threads=threads, progress=advance)
+
+
+def _setting(text: str) -> tuple[str, int | str]:
+    """``NAME=VALUE`` as a kernel parameter; a number, or a choice by its name."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise UserError(f"{text!r}", where="--block", accepted="NAME=VALUE, e.g. activation_planes=1")
+    return name, int(value) if value.isascii() and value.isdecimal() and len(value) < 19 else value
 
 
 def sampling(

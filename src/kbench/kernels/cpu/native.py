@@ -83,7 +83,8 @@ class NativeImplementation:
         if problem is None:
             return _parameters(self.isa)
         quants = [problem.text(name) for name in _QUANTS if problem.has(name)] or [""]
-        found = {p.name: p for quant_name in quants for p in _parameters(self.isa, problem.op, quant_name)}
+        tokens = problem.integer("tokens")
+        found = {p.name: p for quant_name in quants for p in _parameters(self.isa, problem.op, quant_name, tokens)}
         return tuple(found.values())
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> PackedWeights:
@@ -161,8 +162,8 @@ class NativeImplementation:
 
 
 @functools.lru_cache(maxsize=512)
-def _parameters(isa: str, op: str = "", quant_name: str = "") -> tuple[BlockParameter, ...]:
-    return tuple(_parameter(fields) for fields in extension().block_parameters(isa, op, quant_name))
+def _parameters(isa: str, op: str = "", quant_name: str = "", tokens: int = 0) -> tuple[BlockParameter, ...]:
+    return tuple(_parameter(fields) for fields in extension().block_parameters(isa, op, quant_name, tokens))
 
 
 def _parameter(fields: dict[str, Any]) -> BlockParameter:

@@ -8,25 +8,37 @@
 namespace kbench {
 namespace {
 
-bool multiplies(const std::string& op) {
-  return op == "linear" || op == "head_linear" || op == "moe_router" || op == "moe_experts";
+bool multiplies(const BlockUse& use) {
+  return use.op == "linear" || use.op == "head_linear" || use.op == "moe_router" || use.op == "moe_experts";
 }
 
-bool quantised_product(Isa, const std::string& op, const std::string& name) {
+// With one token there is no choice of kernel, and nothing to cut.
+bool several_tokens(const BlockUse& use) { return use.tokens != 1; }
+
+bool quantised_product(Isa, const BlockUse& use) {
   Format format;
-  return multiplies(op) && find_format(name.c_str(), &format) && quantised(format);
+  return multiplies(use) && find_format(use.format.c_str(), &format) && quantised(format);
 }
 
-bool packed_matrix(Isa, const std::string& op, const std::string& name) {
+bool packed_matrix(Isa, const BlockUse& use) {
   Format format;
-  return (multiplies(op) || op == "embedding") && find_format(name.c_str(), &format) && has_packed_layout(format);
+  return (multiplies(use) || use.op == "embedding") && find_format(use.format.c_str(), &format) &&
+         has_packed_layout(format);
 }
 
 // The scalar kernels are the readable truth: nothing of them can be chosen but what they compute.
-bool tiled_product(Isa isa, const std::string& op, const std::string&) { return isa != Isa::scalar && multiplies(op); }
+bool vector_product(Isa isa, const BlockUse& use) { return isa != Isa::scalar && multiplies(use); }
 
-bool panel_product(Isa isa, const std::string& op, const std::string& format) {
-  return isa != Isa::scalar && quantised_product(isa, op, format);
+bool tiled_product(Isa isa, const BlockUse& use) { return vector_product(isa, use) && several_tokens(use); }
+
+bool panel_product(Isa isa, const BlockUse& use) { return tiled_product(isa, use) && quantised_product(isa, use); }
+
+// From so many tokens on, no candidate of panel_tokens makes a difference.
+constexpr int64_t kMostPanelTokens = 32;
+
+// An expert gets a part of the tokens only.
+bool either_product(Isa isa, const BlockUse& use) {
+  return panel_product(isa, use) && (use.op == "moe_experts" || use.tokens < kMostPanelTokens);
 }
 
 // No matrix of a model has as many tokens: a switch point beyond is "never".
@@ -46,15 +58,15 @@ const std::array<BlockParameter, kParameterCount>& table() {
        "first token and no second copy, but every multiplication packs its tiles first. Same results to the last bit; "
        "chosen by hand, for models that are used once.",
        packed_matrix},
-      {"panel_tokens", "tokens", kDefaults.panel_tokens, 0, kManyTokens, 1, {0, 2, 4, 8, 16, 32}, {},
+      {"panel_tokens", "tokens", kDefaults.panel_tokens, 0, kManyTokens, 1, {0, 2, 4, 8, 16, kMostPanelTokens}, {},
        "From so many tokens on, weights are unpacked into a panel in cache instead of being multiplied straight from "
-       "the packed lines. 0: where the two kernels were measured equally fast, a number of each instruction set.",
+       "the packed lines. 0: where the two kernels were measured equally fast, a number of each storage type and instruction set.",
        either_product},
       {"k_block", "columns", kDefaults.k_block, 256, 1024, 256, {256, 512, 768, 1024}, {},
        "A panel of 512 columns and 16 rows of int16 takes 16 KiB: half of a first-level cache of 32 KiB, the other "
        "half is for activations and sums.",
        panel_product},
-      {"token_tile", "activation rows", kDefaults.token_tile, 0, 64, 1, {0, 1, 2, 3, 4, 6, 8}, {},
+      {"token_tile", "activation rows", kDefaults.token_tile, 0, 64, 1, {0, 2, 3, 4, 6, 8}, {},
        "Rows that are multiplied at a time, each plane of a token being one; 0: as many as the registers hold the sums "
        "of, so that a weight is loaded as rarely as possible. More than that many are cut to it.",
        tiled_product},
@@ -68,7 +80,7 @@ const std::array<BlockParameter, kParameterCount>& table() {
        "How far ahead of the weights in use the next ones are asked for. 2 KiB cover 100 ns at 20 GB/s and are a "
        "fraction of L1. Zen 3, one thread, 4- and 6-bit weights: 20 to 40 % faster than 0, which is the speed of plain "
        "reading; 512 and 8192 gain half of it or less.",
-       tiled_product},
+       vector_product},
   }};
   return parameters;
 }

@@ -18,6 +18,13 @@ enum class Parameter : int {
 };
 constexpr int kParameterCount = static_cast<int>(Parameter::kCount);
 
+// An operation whose parameters are asked for, in Python's words.
+struct BlockUse {
+  std::string op;
+  std::string format;  // of its weights; empty: it has none
+  int64_t tokens = 0;  // 0: any number
+};
+
 struct BlockParameter {
   const char* name;
   const char* unit;  // what the number counts
@@ -27,9 +34,7 @@ struct BlockParameter {
   std::vector<int64_t> candidates;   // what a search tries: ascending, the default among them; alone: nothing to search
   std::vector<const char*> choices;  // of a choice: the name of each value from 0 on; of a number: empty
   const char* reason;                // of the default
-  // Whether it changes what `isa` does in an operation on weights of `format`, both as Python spells them; an empty
-  // format: the operation has no matrix.
-  bool (*applies)(Isa isa, const std::string& op, const std::string& format);
+  bool (*applies)(Isa isa, const BlockUse& use);  // whether a candidate changes what is done
 };
 
 const BlockParameter& block_parameter(Parameter parameter);
