@@ -27,7 +27,7 @@ __all__ = [
     "AUTO", "CPU", "KV_TYPES", "OPS", "QUANTS", "QUANTS_BY_ID", "REMOVED_QUANT_IDS", "Assignment", "Attribute",
     "Block", "CgroupLimits", "CheckBroken", "ConditionFailed", "CorruptFile", "Device", "InvalidEnvironment",
     "KbenchError", "Lines", "Module", "OpCall", "OverBudget", "Phase", "Placement", "Problem", "QuantTraits",
-    "TensorInfo", "Unsupported", "UserError", "Value", "Work", "check_kv", "default_threads", "did_you_mean",
-    "expected_experts", "format_bytes", "kernelfile", "kv_bytes", "load_yaml", "parse_size", "parse_yaml", "quant",
-    "read_cgroup", "thread_limit", "work",
+    "TensorInfo", "Unsupported", "UserError", "Value", "Work", "allowed_cpus", "check_kv", "default_threads",
+    "did_you_mean", "expected_experts", "format_bytes", "kernelfile", "kv_bytes", "load_yaml", "parse_size",
+    "parse_yaml", "physical_cores", "quant", "read_cgroup", "thread_limit", "work",
 ]  # fmt: skip

@@ -95,6 +95,8 @@ def work(problem: Problem) -> Work:
         flops = 2.0 * heads * (per_key + per_value) * _attended(tokens, context)
         activations = _F32 * tokens * heads * (per_key + per_value)
         return Work(flops, 0, token_bytes * (context + tokens), activations, stored * context, token_bytes * context)
+    if op == "top_logits":
+        return Work(0.0, 0, 0, _F32 * tokens * (p.integer("vocab") + 2 * p.integer("top_k")), 0, 0)
     if op == "transfer":
         return Work(0.0, 0, 0, _F32 * tokens * p.integer("d"), 0, 0)
     # elementwise: (FLOPs, reads and writes) per element

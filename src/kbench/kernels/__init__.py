@@ -17,7 +17,16 @@ from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared,
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
 from .reference import dequantize
-from .registry import best, block_errors, candidates, implementation, implementations, packing, support
+from .registry import (
+    best,
+    block_errors,
+    candidates,
+    implementation,
+    implementations,
+    ladder_implementations,
+    packing,
+    support,
+)
 from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
 from .support_table import DEQUANTISED, OWN, kernel_of, support_table
@@ -29,8 +38,8 @@ __all__ = [
     "Implementation", "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "Verdict", "WeightData",
     "accuracy_of", "best", "block_errors", "candidates", "check", "dequantize", "empty_rows", "example",
     "example_cache", "example_weights", "implementation", "implementations", "kernel_of", "kernel_version",
-    "native_probes", "op_spec", "packing", "random_floats", "random_weight", "rope_frequencies", "support",
-    "support_table",
+    "ladder_implementations", "native_probes", "op_spec", "packing", "random_floats", "random_weight",
+    "rope_frequencies", "support", "support_table",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

@@ -30,7 +30,6 @@ import numpy.typing as npt
 from kbench.core import Block, OpCall, Problem, quant
 
 from .cache import decode
-from .cpu.matrices import DEQUANTISED_FORMATS
 from .implementation import StepState
 from .reference import FUNCTIONS, Tensor, cache_of, choice_scores, head_matrix
 
@@ -60,11 +59,15 @@ def accuracy_of(implementation: object, problem: Problem, block: Block | None = 
     own: Callable[[Problem], str] | None = getattr(implementation, "accuracy", None)
     if own is not None:
         return own(problem)
+    if not getattr(implementation, "name", "").startswith("cpu."):
+        return "f32"
+    from .cpu.matrices import DEQUANTISED_FORMATS  # where the extension is not installed, nothing is called cpu.*
+
     names = [name for name in ("quant", "quant_gate", "quant_up", "quant_down") if problem.has(name)]
     matrix = problem.op in ("linear", "head_linear", "moe_experts", "moe_router")
     types = {problem.text(name) for name in names}
     quantised = any(not quant(name).is_float and name not in DEQUANTISED_FORMATS for name in types)
-    if not (getattr(implementation, "name", "").startswith("cpu.") and matrix and quantised):
+    if not (matrix and quantised):
         return "f32"
     return "int8" if (block or {}).get("activation_planes") == 1 else "int8x2"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbench.core import OpCall, Problem, Unsupported, allowed_cpus, physical_cores
+from kbench.core import Block, OpCall, Problem, Unsupported, allowed_cpus, physical_cores
 
 from ..block_parameters import BlockParameter
 from ..implementation import YES, AnyArray, Implementation, Prepared, StepState, Support, WeightData
@@ -77,7 +77,7 @@ class LinearStep(LadderItem):
             return Support(False, f"{self.name} does linear with {self._quant} weights only")
         return YES
 
-    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> LadderMatrix:
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> LadderMatrix:
         """Keeps the stored bytes; steps that want them in another order sort a copy.
 
         Raises:
@@ -111,7 +111,7 @@ class AttentionPair(LadderItem):
         good = problem.op == "attention" and problem.text("kv") == "f32" and problem.integer("tokens") == 1
         return YES if good else Support(False, f"{self.name} does attention of one token over a f32 cache only")
 
-    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> NoWeights:
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> NoWeights:
         return NoWeights()
 
     def run(
@@ -135,7 +135,7 @@ class SortPair(LadderItem):
     def supports(self, problem: Problem) -> Support:
         return YES if problem.op == "top_logits" else Support(False, f"{self.name} does top_logits only")
 
-    def prepare(self, problem: Problem, weights: Sequence[WeightData]) -> NoWeights:
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> NoWeights:
         return NoWeights()
 
     def run(

@@ -9,6 +9,7 @@ void bind_parameters(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_probes(nanobind::module_& m);
 void bind_support(nanobind::module_& m);
+void bind_ladder(nanobind::module_& m);
 
 }  // namespace kbench
 
@@ -22,4 +23,5 @@ NB_MODULE(_native, m) {
   kbench::bind_program(m);
   kbench::bind_probes(m);
   kbench::bind_support(m);
+  kbench::bind_ladder(m);
 }

@@ -4,7 +4,7 @@
 //   sums   0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15        first block | second block, each with its own scale
 //
 // Weights come no faster from memory, so one token gains little; many tokens, limited by arithmetic, gain much.
-#include "../../avx512_vnni/intrinsics.h"
+#include "../../avx512/intrinsics.h"
 #include "../ladder.h"
 
 #if defined(__x86_64__) || defined(KBENCH_SIMDE)
