@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pairing import Turn
+
+if TYPE_CHECKING:
+    from kbench.engine import Session
 
 # Tokens of the beginning; a step of just so many also hands out its logits.
 BEGINNING = 8
@@ -29,13 +32,11 @@ Options = Mapping[str, int]
 
 def kbench_side(model: Path, threads: int, n_context: int, options: Options) -> Made:
     """Variants are named by the activation planes: ``planes=2`` is the default precision, 1 is the peers'."""
-    from lowered_session import open_sessions
-
     from kbench import __version__
     from kbench.results import current_commit
 
     asked = [options["planes"]] if "planes" in options else [2, 1]
-    sessions = open_sessions(model, n_context, threads, asked)
+    sessions = kbench_sessions(model, n_context, threads, asked)
 
     def turn_of(session: Any) -> Turn:
         def prefill(tokens: Sequence[int]) -> Any:
@@ -45,6 +46,19 @@ def kbench_side(model: Path, threads: int, n_context: int, options: Options) -> 
 
     about = {"version": __version__, "commit": current_commit()}
     return {f"planes={planes}": turn_of(session) for planes, session in sessions.items()}, about
+
+
+def kbench_sessions(model: Path, n_context: int, threads: int, planes: Sequence[int]) -> dict[int, Session]:
+    """A session for each number of activation planes; they share the packed weights."""
+    from kbench.core import Placement
+    from kbench.engine import load_model
+
+    sessions: dict[int, Session] = {}
+    for n in planes:
+        shared = next(iter(sessions.values())).weights if sessions else None
+        block = Placement(block={"activation_planes": n})
+        sessions[n] = load_model(model, default=block, context=n_context, threads=threads, weights=shared)
+    return sessions
 
 
 def llama_cpp_side(model: Path, threads: int, n_context: int, options: Options) -> Made:

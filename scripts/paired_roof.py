@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lowered_session import LoweredSession, lowered_sessions
+from engine_sides import kbench_sessions
 from paired_torch import OURS, our_steps, rotation
 from pairing import Comparison, report
 
+from kbench.engine import Session
 from kbench.kernels import Pool, arithmetic_peak, isas, read_bandwidth
 
 PROBE_SECONDS = 0.15
@@ -32,7 +33,7 @@ TOKENS = 512
 CALLS = 2
 
 
-def touched_bytes(session: LoweredSession) -> float:
+def touched_bytes(session: Session) -> float:
     """Bytes of packed weights that a decode step reads."""
     total = 0.0
     for call in session.decode_calls:
@@ -63,7 +64,7 @@ def against_probes(
 
 
 def decode(model: Path, planes: int, options: argparse.Namespace) -> Comparison:
-    (session,) = lowered_sessions(model, options.generate + 16, options.threads, [planes]).values()
+    (session,) = kbench_sessions(model, options.generate + 16, options.threads, [planes]).values()
     pool = Pool(options.threads)
     n_bytes = touched_bytes(session)
     rng = random.Random(0)

@@ -44,10 +44,10 @@ def calls_of(path: Path, implementation: str, phase: Phase = Phase.DECODE) -> tu
 
 def test_weights_are_packed_once_for_all_who_use_them(tiny_models: dict[str, tuple[Path, Any]]) -> None:
     store = WeightStore(open_gguf(tiny_models["llama"][0]))
-    decode, prefill = (calls_of(store._gguf.path, "reference", phase) for phase in (Phase.DECODE, Phase.PREFILL))
+    decode, prefill = (calls_of(store.gguf.path, "reference", phase) for phase in (Phase.DECODE, Phase.PREFILL))
     seen: list[tuple[int, int]] = []
-    assert store.prepare(decode, lambda done, whole: seen.append((done, whole))) == store._gguf.tensor_bytes
-    assert seen[-1] == (store._gguf.tensor_bytes, store._gguf.tensor_bytes)
+    assert store.prepare(decode, lambda done, whole: seen.append((done, whole))) == store.gguf.tensor_bytes
+    assert seen[-1] == (store.gguf.tensor_bytes, store.gguf.tensor_bytes)
     assert seen == sorted(seen)
     before = store.n_bytes
     assert store.prepare(prefill) == 0 and store.n_bytes == before
@@ -86,6 +86,21 @@ def test_too_little_memory_is_refused_before_anything_is_packed(tiny: Path, monk
     # 3 layers x 2 heads x 16 wide, keys and values in f16: 384 bytes a token.
     assert "short" in message and "cache for 1048576 tokens 384 MiB" in message and "300 MiB are free" in message
     assert caught.value.exit_code == 1
+
+
+def test_a_refusal_names_the_largest_context_that_fits(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "available_bytes", lambda: 300 << 20)
+    with pytest.raises(OverBudget) as caught:
+        load_model(tiny, default=REFERENCE, context=1 << 20)
+    fits = int(caught.value.accepted.rpartition(" ")[2])
+    assert caught.value.todo == f"use --context {fits} or less" and 50_000 < fits < 120_000
+    assert load_model(tiny, default=REFERENCE, context=fits).cache.capacity == fits
+    with pytest.raises(OverBudget):
+        load_model(tiny, default=REFERENCE, context=fits + 1)
+    monkeypatch.setattr(loader, "available_bytes", lambda: 200 << 20)
+    with pytest.raises(OverBudget) as caught:
+        load_model(tiny, default=REFERENCE, context=1)
+    assert "without any cache it does not fit either" in caught.value.todo
 
 
 def test_a_gpu_that_is_not_there_is_an_environment_error(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

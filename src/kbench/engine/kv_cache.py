@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from kbench.core import UserError
 from kbench.kernels import Cache, empty_rows
+from kbench.model import ModelDescriptor
 
 
 class KvCache:
@@ -16,17 +17,25 @@ class KvCache:
         caches[layer].k  [kv_heads, capacity, head_dim]   a head's keys lie side by side: attention reads them in order
         caches[layer].v  [kv_heads, capacity, head_dim]   (q8_0: bytes of blocks instead of elements)
 
+        with MLA:
+        caches[layer].k  [1, capacity, kv_lora + rope]    the latent that all heads share, never decompressed
+        caches[layer].v  [1, capacity, 0]
+
     Attributes:
         capacity: tokens that fit.
         position: tokens that are in it.
     """
 
-    def __init__(self, n_layers: int, kv_heads: int, head_dim: int, capacity: int, kv: str = "f16") -> None:
+    def __init__(self, model: ModelDescriptor, capacity: int, kv: str = "f16") -> None:
         if capacity < 1:
             raise UserError(f"a context of {capacity} tokens", where="context", accepted="at least 1 token")
         self.capacity, self.kv, self.position = capacity, kv, 0
-        shape = (kv, kv_heads, capacity, head_dim)
-        self.caches = {i: Cache(empty_rows(*shape), empty_rows(*shape), kv) for i in range(n_layers)}
+        k, v = (model.head_dim,) * 2 if model.mla is None else (sum(model.cached_widths), 0)
+        heads = model.cached_heads
+        self.caches = {
+            layer: Cache(empty_rows(kv, heads, capacity, k), empty_rows(kv, heads, capacity, v), kv)
+            for layer in range(model.n_layers)
+        }
 
     @property
     def n_bytes(self) -> int:

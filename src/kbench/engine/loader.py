@@ -23,10 +23,20 @@ from kbench.core import (
     check_kv,
     default_threads,
     format_bytes,
-    kv_bytes,
 )
 from kbench.kernels import best, block_errors, implementation
-from kbench.model import ModelDescriptor, build_tree, describe_gguf, embedded_names, lower, open_gguf, plan_arena
+from kbench.model import (
+    ARCHITECTURES,
+    ModelDescriptor,
+    architecture,
+    build_tree,
+    describe_gguf,
+    embedded_names,
+    kv_bytes_per_token,
+    lower,
+    open_gguf,
+    plan_arena,
+)
 from kbench.rules import RuleSet, assign
 
 from .chat_template import ChatTemplate
@@ -58,6 +68,7 @@ def load_model(
     threads: int | None = None,
     chunk: int = DEFAULT_CHUNK,
     progress: Progress | None = None,
+    weights: WeightStore | None = None,
 ) -> Session:
     """Loads a GGUF file for running.
 
@@ -70,11 +81,13 @@ def load_model(
         threads: threads of native code; by default one per physical core, at most the control group's quota.
         chunk: the most tokens that one prefill step takes.
         progress: told (bytes packed, bytes to pack) after each tensor.
+        weights: those of another session with the same file: what they have packed is shared, not packed again.
 
     Raises:
         CorruptFile, Unsupported, UserError: the file, the rules or an argument; named.
         InvalidEnvironment: a device or an implementation that this machine has not.
-        OverBudget: weights, cache and workspace exceed the memory that is free; by how much. Nothing was loaded.
+        OverBudget: weights, cache and workspace exceed the memory that is free; by how much, and the largest context
+            that fits. Nothing was loaded.
     """
     check_kv(kv, where="kv")
     if not Path(path).exists() and str(path).lower() in embedded_names():
@@ -84,13 +97,13 @@ def load_model(
             accepted="a .gguf file",
             todo=f"plan it with: kbench tune {path}",
         )
-    gguf = open_gguf(path)
+    gguf = open_gguf(path) if weights is None else weights.gguf
     descriptor = describe_gguf(gguf)
-    if descriptor.mla is not None or descriptor.moe is not None:
+    if not architecture(descriptor.architecture).generates:
         raise Unsupported(
             f"architecture {descriptor.architecture!r} can be planned but not run yet",
             where=str(path),
-            accepted="llama, qwen2, qwen3",
+            accepted=", ".join(name for name, entry in ARCHITECTURES.items() if entry.generates),
         )
     context = _context(context, descriptor)
     chunk = _positive("chunk", chunk, context)
@@ -118,25 +131,25 @@ def load_model(
         return [_runnable(call) for call in calls]
 
     plans = [lowered(Phase.DECODE, 1, "last"), lowered(Phase.PREFILL, chunk, "last")]
-    weights = WeightStore(gguf)
+    store = WeightStore(gguf) if weights is None else weights
     every_call = [call for plan in plans for call in plan]
     workspace = plan_arena(plans[0], 1).n_bytes + plan_arena(plans[1], chunk).n_bytes
-    _check_memory(weights.estimate(every_call), _kv_bytes(descriptor, context, kv), workspace, context)
+    _check_memory(store.estimate(every_call), kv_bytes_per_token(descriptor, kv), workspace, context)
 
     started = time.perf_counter()
-    file_bytes = weights.prepare(every_call, progress)
+    file_bytes = store.prepare(every_call, progress)
     seconds = time.perf_counter() - started
-    cache = KvCache(descriptor.n_layers, descriptor.kv_heads, descriptor.head_dim, context, kv)
+    cache = KvCache(descriptor, context, kv)
     pool = _pool(threads)
 
     def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
         calls = lowered(phase, tokens, logits)
-        weights.prepare(calls)
-        return Executable(calls, tokens, weights, cache.caches, pool, threads, keep_all=keep_all)
+        store.prepare(calls)
+        return Executable(calls, tokens, store, cache.caches, pool, threads, keep_all=keep_all)
 
-    report = LoadReport(file_bytes, weights.n_bytes, cache.n_bytes, workspace, seconds)
+    report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds)
     return Session(
-        descriptor, tokenizer, template, cache, build, chunk=chunk, threads=threads, report=report
+        descriptor, tokenizer, template, cache, build, store, chunk=chunk, threads=threads, report=report
     )  # fmt: skip
 
 
@@ -210,20 +223,23 @@ def _positive(name: str, value: int, most: int) -> int:
     return value
 
 
-def _kv_bytes(descriptor: ModelDescriptor, context: int, kv: str) -> int:
-    return 2 * descriptor.n_layers * descriptor.kv_heads * context * kv_bytes(kv, descriptor.head_dim)
-
-
-def _check_memory(weight_bytes: int, kv_bytes: int, workspace_bytes: int, context: int) -> None:
-    needed, free = weight_bytes + kv_bytes + workspace_bytes + _MARGIN_BYTES, available_bytes()
-    if needed > free:
-        raise OverBudget(
-            f"{format_bytes(needed - free)} short: weights {format_bytes(weight_bytes)}, cache for {context} tokens "
-            f"{format_bytes(kv_bytes)}, workspace {format_bytes(workspace_bytes)}, reserve "
-            f"{format_bytes(_MARGIN_BYTES)}; {format_bytes(free)} are free",
-            where="memory",
-            todo="use a smaller --context, a smaller quantization, or free memory",
-        )
+def _check_memory(weight_bytes: int, token_bytes: int, workspace_bytes: int, context: int) -> None:
+    """``token_bytes``: what the cache takes for each token."""
+    fixed, free = weight_bytes + workspace_bytes + _MARGIN_BYTES, available_bytes()
+    needed = fixed + context * token_bytes
+    if needed <= free:
+        return
+    fits = (free - fixed) // token_bytes
+    raise OverBudget(
+        f"{format_bytes(needed - free)} short: weights {format_bytes(weight_bytes)}, cache for {context} tokens "
+        f"{format_bytes(context * token_bytes)}, workspace {format_bytes(workspace_bytes)}, reserve "
+        f"{format_bytes(_MARGIN_BYTES)}; {format_bytes(free)} are free",
+        where="memory",
+        accepted=f"a context of at most {fits}" if fits > 0 else "",
+        todo=f"use --context {fits} or less"
+        if fits > 0
+        else "use a smaller quantization, or free memory: without any cache it does not fit either",
+    )
 
 
 def _pool(threads: int) -> Callable[[], Any]:

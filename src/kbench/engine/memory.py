@@ -55,11 +55,12 @@ def _number(path: Path) -> int | None:
 
 
 def _reclaimable(path: Path) -> int:
-    """Inactive file pages: charged to the group, but given up under pressure."""
+    """Pages of files, read once or often: charged to the group, but given up under pressure. (A model's file that was
+    read twice is "active", which is no reason to refuse loading it.)"""
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return 0
     stats = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    text = stats.get("total_inactive_file") or stats.get("inactive_file") or "0"
-    return int(text) if text.isdigit() else 0
+    counted = (stats.get(f"total_{kind}") or stats.get(kind) or "0" for kind in ("inactive_file", "active_file"))
+    return sum(int(text) for text in counted if text.isdigit())

@@ -16,6 +16,7 @@ from .chat_template import ChatTemplate
 from .executor import Executable
 from .kv_cache import KvCache
 from .tokenizer import Tokenizer
+from .weights import WeightStore
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -65,6 +66,7 @@ class Session:
     Attributes:
         descriptor, tokenizer, template: the model, its vocabulary, its chat template (None where it has none).
         cache: keys and values; ``position`` is how many tokens are in it.
+        weights: the packed weights, which other sessions with the same file may share.
         threads: threads that native code runs with.
         timings: what ``prefill`` and ``decode`` took.
         report: what loading did.
@@ -77,6 +79,7 @@ class Session:
         template: ChatTemplate | None,
         cache: KvCache,
         build: Build,
+        weights: WeightStore,
         *,
         chunk: int,
         threads: int,
@@ -85,6 +88,7 @@ class Session:
         """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes."""
         self.descriptor, self.tokenizer, self.template = descriptor, tokenizer, template
         self.cache, self.chunk, self.threads, self.report = cache, chunk, threads, report
+        self.weights = weights
         self.timings = Timings()
         self._build = build
         self._decode = build(Phase.DECODE, 1, "last", False)

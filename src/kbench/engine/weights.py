@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import OpCall, TensorInfo
+from kbench.core import OpCall, TensorInfo, quant
 from kbench.kernels import Prepared, WeightData, implementation, packing
 from kbench.model import GgufFile
 
@@ -17,6 +17,11 @@ from kbench.model import GgufFile
 Progress = Callable[[int, int], None]
 
 _Key = tuple[str, str, tuple[str, ...]]
+
+# Native layouts pad rows to full panels, and widen some types' scales to whole lines: bytes packed per bytes stored,
+# at most (a row of one block).
+_PANEL_ROWS = 16
+_WIDENED = {"Q3_K": (58, 55), "Q4_K": (37, 36), "Q5_K": (45, 44), "Q6_K": (106, 105), "IQ4_XS": (35, 34)}
 
 
 def _key(call: OpCall) -> _Key:
@@ -30,10 +35,10 @@ def _key(call: OpCall) -> _Key:
 
 
 class WeightStore:
-    """Packs the tensors of ``gguf`` for the calls that use them, and keeps them."""
+    """Packs the tensors of ``gguf`` for the calls that use them, and keeps them; sessions may share one."""
 
     def __init__(self, gguf: GgufFile) -> None:
-        self._gguf = gguf
+        self.gguf = gguf
         self._prepared: dict[_Key, Prepared] = {}
 
     @property
@@ -51,21 +56,21 @@ class WeightStore:
         return sorted(found.values(), key=self._place)
 
     def _place(self, call: OpCall) -> int:
-        return min((self._gguf.tensors[name].raw.ctypes.data for name in call.weights), default=0)
+        return min((self.gguf.tensors[name].raw.ctypes.data for name in call.weights), default=0)
 
     def estimate(self, calls: Iterable[OpCall]) -> int:
         """Bytes that packing what is ``missing`` will take, never much too low; what stays in the file takes none."""
         return sum(
-            _packed_bytes(call, self._gguf.tensors[name].info) for call in self.missing(calls) for name in call.weights
+            _packed_bytes(call, self.gguf.tensors[name].info) for call in self.missing(calls) for name in call.weights
         )
 
     def prepare(self, calls: Iterable[OpCall], progress: Progress | None = None) -> int:
         """Packs what is missing; returns the bytes of the file that were read for it."""
         todo = self.missing(calls)
-        total = sum(self._gguf.tensors[name].raw.nbytes for call in todo for name in call.weights)
+        total = sum(self.gguf.tensors[name].raw.nbytes for call in todo for name in call.weights)
         done = 0
         for call in todo:
-            tensors = [self._gguf.tensors[name] for name in call.weights]
+            tensors = [self.gguf.tensors[name] for name in call.weights]
             weights = [WeightData(t.info.name, t.info.quant, t.info.shape, t.raw) for t in tensors]
             item = implementation(call.implementation)
             self._prepared[_key(call)] = item.prepare(call.problem, weights, call.block)
@@ -81,15 +86,23 @@ class WeightStore:
         return self._prepared[_key(call)]
 
     def infos(self, names: Sequence[str]) -> list[TensorInfo]:
-        return [self._gguf.tensors[name].info for name in names]
+        return [self.gguf.tensors[name].info for name in names]
 
 
 def _packed_bytes(call: OpCall, info: TensorInfo) -> int:
     if packing(call.implementation, call.block) == "cpu raw":
         return 0
     if call.implementation.startswith("cpu."):
-        # Native layouts widen Q4_K's scales (148 bytes for 144) and pad rows to 16: up to 15 more of 4 bytes a weight.
-        return info.n_bytes * 37 // 36 + 64 * info.shape[0]
+        k, rows, count = (*info.shape, 1, 1)[:3]
+        quant_name = info.quant
+        if call.op == "head_linear" and len(info.shape) == 2:  # one half of kv_b, perhaps in another type
+            count, rows, k = (call.problem.integer(name) for name in ("heads", "n", "k"))
+            quant_name = call.problem.text("quant")
+        elif len(info.shape) == 1:  # a vector, in float32
+            return 4 * k
+        widened, stored = _WIDENED.get(quant_name, (1, 1))
+        padded = -(-rows // _PANEL_ROWS) * _PANEL_ROWS
+        return -(-count * padded * quant(quant_name).row_bytes(k) * widened // stored)
     if call.op == "embedding":
         return info.n_bytes
     return 4 * math.prod(info.shape)

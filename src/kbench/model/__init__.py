@@ -1,6 +1,6 @@
 """Models: GGUF files and descriptors, the module tree, lowering to calls, what it all costs in principle."""
 
-from .architectures import ARCHITECTURES
+from .architectures import ARCHITECTURES, Architecture, architecture
 from .arena import Arena, plan_arena
 from .describe import describe_gguf
 from .descriptor import Mla, ModelDescriptor, Moe
@@ -24,8 +24,8 @@ from .synth import first_layers, synthesize
 from .tree import build_tree
 
 __all__ = [
-    "ARCHITECTURES", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile", "GgufTensor", "Intensity", "Mla",
-    "ModelDescriptor", "ModuleGroup", "Moe", "build_tree", "describe_gguf", "embedded", "embedded_names",
-    "first_layers", "footprint", "group_calls", "kv_bytes_per_token", "load_descriptor", "lower", "open_gguf",
-    "plan_arena", "synthesize", "tensor_classes", "total_work", "with_quant",
+    "ARCHITECTURES", "Architecture", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile", "GgufTensor",
+    "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe", "architecture", "build_tree", "describe_gguf",
+    "embedded", "embedded_names", "first_layers", "footprint", "group_calls", "kv_bytes_per_token", "load_descriptor",
+    "lower", "open_gguf", "plan_arena", "synthesize", "tensor_classes", "total_work", "with_quant",
 ]  # fmt: skip

@@ -26,7 +26,8 @@ class ClassFamily:
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """``rope_mode``: ``norm`` rotates neighbouring pairs (the q and k rows of llama GGUFs are stored for that),
-    ``neox`` rotates halves. ``attention_bias`` is None where some files have one and others do not.
+    ``neox`` rotates halves. ``attention_bias`` is None where some files have one and others do not. ``generates`` says
+    that the engine runs it; without that it can be planned only.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Architecture:
     qk_norm: bool = False
     attention_bias: bool | None = False
     mla: bool = False
+    generates: bool = True
 
 
 _LLAMA = ClassFamily(

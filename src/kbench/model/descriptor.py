@@ -82,6 +82,11 @@ class ModelDescriptor:
         """Elements of the vectors that a token leaves in the cache: a head's key or value, or a latent's two parts."""
         return (self.head_dim,) if self.mla is None else (self.mla.kv_lora, self.mla.rope)
 
+    @property
+    def cached_heads(self) -> int:
+        """Heads that a layer caches keys and values of; one latent for all of them with MLA."""
+        return self.kv_heads if self.mla is None else 1
+
     @cached_property
     def tensors_by_name(self) -> Mapping[str, TensorInfo]:
         return {tensor.name: tensor for tensor in self.tensors}
