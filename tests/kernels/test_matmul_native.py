@@ -154,6 +154,12 @@ def test_more_activations_than_a_cache_holds(isa: str, quant: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_rows_longer_than_a_chunk_of_activations(isa: str) -> None:
+    """Panel kernels take such rows in parts."""
+    check(isa, "Q5_1", n=33, k=2**18, tokens=2, bias=np.linspace(-3, 3, 33).astype(np.float32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("quant", FLOATS)
 def test_float_formats_take_any_number_of_columns(isa: str, quant: str) -> None:
     for k in (2, 5, 31, 33, 50):
@@ -294,7 +300,7 @@ def test_packed_size_is_the_gguf_size(quant: str) -> None:
 
 
 def test_an_instruction_set_that_cannot_run_says_why() -> None:
-    names = ["scalar", "avx2", "avx512", "avx512_vnni", "neon_dotprod", "neon_i8mm"]
+    names = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "neon_dotprod", "neon_i8mm"]
     assert [name for name, _ in _native.isas()] == names
     packed, _ = matrix("F32", 1, 2)
     for isa, missing in _native.isas():

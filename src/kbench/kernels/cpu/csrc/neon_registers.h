@@ -18,6 +18,7 @@ struct NeonRegisters {
   static constexpr int kLineRegisters = 2;
   // 16 integer sums, 4 registers of weights; float sums are in memory.
   static constexpr int kPanelRows = 4;
+  static constexpr int kPanelTiles = 1;
   static constexpr int kFloatRows = 6;
   static constexpr bool kShiftsSigned = false;  // sdot multiplies signed bytes; unsigned weights are at most 63
   static constexpr bool kScalesDots = false;

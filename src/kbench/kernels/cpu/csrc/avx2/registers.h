@@ -5,6 +5,7 @@
 //   Int, Float               registers of bytes, int16 or int32, and of floats, one dword for each row
 //   kLineRows, kPanelRows    the most activation rows that a line kernel and a panel kernel multiply at a
 //                            time; kFloatRows: of float formats
+//   kPanelTiles              tiles that a panel kernel multiplies with those rows
 //   Dots<most, signed>       sums of byte products, see there
 //   word_dots                the same for int16
 #pragma once
@@ -21,6 +22,7 @@ struct Registers : EightRows {
   // Panel kernels: 8 sums, two registers of weights, one of activations and the products on their way. With 5 or 6 rows
   // some spill: 13 % slower for bytes, the same for words (Zen 3, in turns).
   static constexpr int kPanelRows = 4;
+  static constexpr int kPanelTiles = 1;
   // Of floats, which need no other registers: 12 sums.
   static constexpr int kFloatRows = 6;
   // Registers of a line that a line kernel takes at once: both.

@@ -11,7 +11,6 @@ namespace {
 struct Registers : SixteenRows {
   static constexpr int kLineRows = 6;
   static constexpr int kLineRegisters = 1;
-  static constexpr int kPanelRows = 12;
   static constexpr int kFloatRows = 12;
   static constexpr bool kShiftsSigned = false;
   static constexpr bool kScalesDots = true;

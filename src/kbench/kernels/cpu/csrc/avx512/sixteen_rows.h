@@ -12,6 +12,11 @@ struct SixteenRows {
   using Int = __m512i;
   using Float = __m512;
   static constexpr int kRows = 16;
+  // Two tiles of 16 rows times 6 activation rows load 8 registers for 12 products, one tile times 12 rows loads 13, and
+  // there are two load ports for two multipliers. Modelled (llvm-mca, Ice Lake server), a block of words in 12 sums: 140
+  // cycles against 167. Products alone would take 96.
+  static constexpr int kPanelRows = 6;
+  static constexpr int kPanelTiles = 2;
 
   static Int load(const uint8_t* p) { return _mm512_load_si512(p); }
   static void store(uint8_t* p, Int v) { _mm512_store_si512(p, v); }

@@ -10,8 +10,6 @@ namespace {
 struct Registers : SixteenRows {
   static constexpr int kLineRows = 6;
   static constexpr int kLineRegisters = 1;
-  // 12 integer sums and as many float sums, if the compiler keeps them in registers, are 24 of 32.
-  static constexpr int kPanelRows = 12;
   static constexpr int kFloatRows = 12;
   static constexpr bool kShiftsSigned = true;
   static constexpr bool kScalesDots = false;

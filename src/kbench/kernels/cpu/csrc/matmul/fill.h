@@ -16,14 +16,14 @@ void fill_quantised(MatmulTable& table) {
   table.matmul[at] = multiply_tiles<LineKernel<R, W>>;
   for (int planes = 1; planes <= 2; ++planes) table.panel_tokens[at][planes - 1] = R::panel_tokens(W::kMost, planes);
   if constexpr (kBytes && R::kPairsRows) {
-    table.panel_bytes[at] = multiply_panels<R, W, PairPanel<R, W>>;
+    table.panel_bytes[at] = multiply_panels_of<R, W, PairPanel<R, W>>;
   } else if constexpr (kBytes) {
-    table.panel_bytes[at] = multiply_panels<R, W, BytePanel<R, W>>;
+    table.panel_bytes[at] = multiply_panels_of<R, W, BytePanel<R, W>>;
   } else {
     table.panel_bytes[at] = nullptr;
   }
   if constexpr (R::kHasWords) {
-    table.panel_words[at] = multiply_panels<R, W, WordPanel<R, W>>;
+    table.panel_words[at] = multiply_panels_of<R, W, WordPanel<R, W>>;
   } else {
     table.panel_words[at] = nullptr;
   }
