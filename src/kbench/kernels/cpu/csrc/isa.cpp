@@ -40,6 +40,7 @@ constexpr struct {
 } kIsas[] = {
     {Isa::scalar, "scalar", Isa::scalar, fill_matmul_table_scalar, kEverywhere},
     {Isa::avx2, "avx2", Isa::scalar, KBENCH_X86(fill_matmul_table_avx2), kWhereTheCpuHasIt},
+    {Isa::avx_vnni, "avx_vnni", Isa::avx2, KBENCH_X86(fill_matmul_table_avx_vnni), kOrEmulated},
     {Isa::avx512, "avx512", Isa::avx2, KBENCH_X86(fill_matmul_table_avx512), kOrEmulated},
     {Isa::avx512_vnni, "avx512_vnni", Isa::avx512, KBENCH_X86(fill_matmul_table_avx512_vnni), kOrEmulated},
     {Isa::neon_dotprod, "neon_dotprod", Isa::scalar, KBENCH_ARM(fill_matmul_table_neon_dotprod), kEmulated},
@@ -92,6 +93,7 @@ constexpr struct {
     {Isa::avx2, 1, 0, &Registers::c, 29, "f16c"},
     {Isa::avx2, 7, 0, &Registers::b, 5, "avx2"},
     {Isa::avx2, 7, 0, &Registers::b, 8, "bmi2"},
+    {Isa::avx_vnni, 7, 1, &Registers::a, 4, "avx_vnni"},
     {Isa::avx512, 7, 0, &Registers::b, 16, "avx512f"},
     {Isa::avx512, 7, 0, &Registers::b, 17, "avx512dq"},
     {Isa::avx512, 7, 0, &Registers::b, 30, "avx512bw"},

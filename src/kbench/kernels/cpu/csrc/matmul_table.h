@@ -71,6 +71,7 @@ struct MatmulTable {
 // A table arrives filled with the kernels of the ISA that this one builds on (isa.h); what is not filled stays so.
 void fill_matmul_table_scalar(MatmulTable& table);
 void fill_matmul_table_avx2(MatmulTable& table);
+void fill_matmul_table_avx_vnni(MatmulTable& table);
 void fill_matmul_table_avx512(MatmulTable& table);
 void fill_matmul_table_avx512_vnni(MatmulTable& table);
 void fill_matmul_table_neon_dotprod(MatmulTable& table);

@@ -18,6 +18,7 @@ struct ProbeTable {
 
 void fill_probe_table_scalar(ProbeTable& table);
 void fill_probe_table_avx2(ProbeTable& table);
+void fill_probe_table_avx_vnni(ProbeTable& table);
 void fill_probe_table_avx512(ProbeTable& table);
 void fill_probe_table_avx512_vnni(ProbeTable& table);
 

@@ -41,6 +41,7 @@ void fill(ProbeTable& table, Isa isa) {
     case Isa::scalar: fill_probe_table_scalar(table); break;
 #if defined(__x86_64__)
     case Isa::avx2: fill_probe_table_avx2(table); break;
+    case Isa::avx_vnni: fill_probe_table_avx_vnni(table); break;
     case Isa::avx512: fill_probe_table_avx512(table); break;
     case Isa::avx512_vnni: fill_probe_table_avx512_vnni(table); break;
 #endif
