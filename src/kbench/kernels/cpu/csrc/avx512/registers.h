@@ -14,7 +14,8 @@ struct Registers : SixteenRows {
   static constexpr int kFloatRows = 12;
   static constexpr bool kShiftsSigned = false;
   static constexpr bool kScalesDots = true;
-  static constexpr int kMostOfBytePanel = 31;
+  static constexpr int kMostOfBytePanel = 63;
+  static constexpr int kScaledPanelRows = 6;
   static constexpr bool kHasWords = true;
   static constexpr bool kPairsRows = false;
   // Not measured: no such machine was at hand.

@@ -11,8 +11,9 @@ void fill_quantised(MatmulTable& table) {
   using R = Registers;
   using W = Format_<R>;
   constexpr int at = static_cast<int>(format);
-  // A byte panel reads one plane; where it would have to widen its sums every other product, words are as fast.
-  constexpr bool kBytes = W::kMost <= R::kMostOfBytePanel && (W::kGroups == 1 || !R::kScalesDots);
+  // A byte panel reads one plane. Two scales per block are either two scales of floats, or integers that multiply sums.
+  constexpr bool kBytes =
+      W::kMost <= R::kMostOfBytePanel && (W::kGroups == 1 || W::kIntegerScales || !R::kScalesDots);
   table.matmul[at] = multiply_tiles<LineKernel<R, W>>;
   for (int planes = 1; planes <= 2; ++planes) table.panel_tokens[at][planes - 1] = R::panel_tokens(W::kMost, planes);
   if constexpr (kBytes && R::kPairsRows) {

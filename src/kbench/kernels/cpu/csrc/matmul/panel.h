@@ -16,6 +16,8 @@
 //                    line 2q + 1 int16 weights 4q + 1, 4q + 3: taking every other byte of a quad is one shift
 //          zero points are subtracted and integer scales multiplied in: |word| <= 128 * 32
 //   bytes   8 lines; line q      uint8 weights 4q .. 4q + 3
+//           where integer scales multiply sums as they are widened, two more lines; line g: the scale of group g of 16,
+//           twice as int16
 //   floats  scale [scales][16], then offsets as line_kernel.h multiplies them [offsets][16]
 //
 // Unpacking knows the format; what multiplies knows the shape of the panel only, and is compiled once for each of the few
@@ -30,6 +32,7 @@ struct PanelFormat {
   void (*unpack)(const PackedMatrix& w, const uint8_t* tile, int64_t first, int64_t blocks, int64_t ahead,
                  uint8_t* lines, float* floats);
   bool words;   // else bytes
+  bool scaled;  // those bytes have lines of integer scales
   int most;     // the largest of those bytes
   int scales;   // of a row and block: 1, or 2 (bytes only, and then as many offsets)
   int offsets;  // of a row and block

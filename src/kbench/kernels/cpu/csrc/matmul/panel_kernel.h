@@ -1,7 +1,8 @@
 // The part of the panel kernels that knows no format: gathering activations and multiplying panels. See panel.h.
 //
 // A shape S says how the lines of a block are multiplied:
-//   kLines, kScales            as in panel.h
+//   kLines, kScales            as in panel.h; kPanelLines: with the lines of integer scales
+//   kRows                      the most activation rows at a time
 //   values, scales, sums       what it reads of the activations
 //   place(line, t, T)          where the dword of `line` of row t of T stands in a block of a chunk
 //   dots<T, H>(lines, x, dots) dots[g][t][h] = integer sums of a block; lines: those of each tile, see load_line
@@ -32,7 +33,7 @@ inline typename R::Int load_line(const uint8_t* const* lines, int line, int h) {
 
 template <class R>
 struct WordLines {
-  static constexpr int kLines = 16, kScales = 1;
+  static constexpr int kLines = 16, kPanelLines = kLines, kScales = 1, kRows = R::kPanelRows;
   static constexpr int place(int line, int t, int T) { return line * T + t; }
   static const int16_t* values(const Activation& a) { return a.words; }
   static const float* scales(const Activation& a) { return a.word_scale; }
@@ -65,7 +66,7 @@ struct WordLines {
 template <class R, int most, int n_scales>
 struct ByteLines {
   using Dots = typename R::template Dots<most, false>;
-  static constexpr int kLines = 8, kScales = n_scales;
+  static constexpr int kLines = 8, kPanelLines = kLines, kScales = n_scales, kRows = R::kPanelRows;
   static constexpr int place(int line, int t, int T) { return line * T + t; }
   static const int8_t* values(const Activation& a) { return a.q; }
   static const float* scales(const Activation& a) { return a.scale; }
@@ -93,6 +94,44 @@ struct ByteLines {
             if (fit != Dots::kFit - 1 && at != kGroupLines - 1) continue;
             const Int wide = Dots::widen(sum[t][h]);
             dots[g][t][h] = at / Dots::kFit == 0 ? wide : R::add_int32(dots[g][t][h], wide);
+          }
+        }
+      }
+    }
+  }
+};
+
+// Bytes whose sums are multiplied with the integer scale of their group of 16 as they are widened.
+template <class R, int most>
+struct ScaledByteLines : ByteLines<R, most, 1> {
+  using Base = ByteLines<R, most, 1>;
+  using Dots = typename R::template Dots<most, false>;
+  static constexpr int kGroups = 2, kPanelLines = Base::kLines + kGroups;
+  static constexpr int kRows = R::kScaledPanelRows;
+
+  template <int T, int H>
+  static inline void dots(const uint8_t* const* lines, const uint8_t* x, typename R::Int (*dots)[T][H]) {
+    using Int = typename R::Int;
+    constexpr int kGroupLines = Base::kLines / kGroups;
+    KBENCH_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      Int sum[T][H];
+      KBENCH_UNROLL
+      for (int at = 0; at < kGroupLines; ++at) {
+        const int line = g * kGroupLines + at, fit = at % Dots::kFit;
+        Int w[H];
+        KBENCH_UNROLL
+        for (int h = 0; h < H; ++h) w[h] = load_line<R>(lines, line, h);
+        KBENCH_UNROLL
+        for (int t = 0; t < T; ++t) {
+          const Int values = R::broadcast(x + 4 * Base::place(line, t, T));
+          KBENCH_UNROLL
+          for (int h = 0; h < H; ++h) {
+            sum[t][h] = fit == 0 ? Dots::first(w[h], values) : Dots::next(sum[t][h], w[h], values);
+            if (fit != Dots::kFit - 1 && at != kGroupLines - 1) continue;
+            const Int wide = Dots::widen_scaled(sum[t][h], load_line<R>(lines, Base::kLines + g, h));
+            dots[0][t][h] = g == 0 && at < Dots::kFit ? wide : R::add_int32(dots[0][t][h], wide);
+            R::settle(dots[0][t][h]);
           }
         }
       }
@@ -138,7 +177,7 @@ inline void multiply_panel(const uint8_t* lines, const float* floats, int64_t st
   const float* floats_of[kTiles];
   KBENCH_UNROLL
   for (int j = 0; j < kTiles; ++j) {
-    lines_of[j] = lines + j * stride * S::kLines * kLineBytes;
+    lines_of[j] = lines + j * stride * S::kPanelLines * kLineBytes;
     floats_of[j] = floats + j * stride * kFloats * kTileRows;
   }
   for (int64_t b = 0; b < blocks; ++b) {
@@ -172,7 +211,7 @@ inline void multiply_panel(const uint8_t* lines, const float* floats, int64_t st
     }
     KBENCH_UNROLL
     for (int j = 0; j < kTiles; ++j) {
-      lines_of[j] += S::kLines * kLineBytes;
+      lines_of[j] += S::kPanelLines * kLineBytes;
       floats_of[j] += kFloats * kTileRows;
     }
     x += 4 * row_dwords<S>(kOffsets) * T;
@@ -193,9 +232,9 @@ template <class R, class S, int kOffsets>
 void multiply_panel_tiles(int64_t tiles, int64_t rows, const uint8_t* lines, const float* floats, int64_t stride,
                           int64_t blocks, const uint8_t* x, float* sums) {
   if (tiles == R::kPanelTiles) {
-    multiply_panel_rows<R, S, kOffsets, R::kPanelTiles, R::kPanelRows>(rows, lines, floats, stride, blocks, x, sums);
+    multiply_panel_rows<R, S, kOffsets, R::kPanelTiles, S::kRows>(rows, lines, floats, stride, blocks, x, sums);
   } else {
-    multiply_panel_rows<R, S, kOffsets, 1, R::kPanelRows>(rows, lines, floats, stride, blocks, x, sums);
+    multiply_panel_rows<R, S, kOffsets, 1, S::kRows>(rows, lines, floats, stride, blocks, x, sums);
   }
 }
 
@@ -225,12 +264,12 @@ struct PanelKernel {
                  uint8_t* out) = nullptr;
   void (*multiply)(int64_t tiles, int64_t rows, const uint8_t* lines, const float* floats, int64_t stride,
                    int64_t blocks, const uint8_t* x, float* sums) = nullptr;
-  int64_t lines = 0;
+  int64_t lines = 0, panel_lines = 0, rows = 0;  // kLines, kPanelLines and kRows of the shape
 };
 
 template <class R, class S, int kOffsets>
 constexpr PanelKernel kernel_of() {
-  return {gather_rows<S>, multiply_panel_tiles<R, S, kOffsets>, S::kLines};
+  return {gather_rows<S>, multiply_panel_tiles<R, S, kOffsets>, S::kLines, S::kPanelLines, S::kRows};
 }
 
 template <class R>
@@ -248,7 +287,7 @@ inline void multiply_panels_with(const PanelKernel& kernel, const PanelFormat& f
   // As many tiles share the panel: with two of them half the columns.
   const int64_t stride =
       clamp_to(p.k_block / kTiles / kSuperBlock * kSuperBlock, kSuperBlock, kMostPanelColumns / kTiles) / kBlock;
-  const int64_t most = p.token_tile > 0 && p.token_tile < R::kPanelRows ? p.token_tile : R::kPanelRows;
+  const int64_t most = p.token_tile > 0 && p.token_tile < kernel.rows ? p.token_tile : kernel.rows;
   // Rows of over 100000 columns are taken in parts: a chunk holds at least one token.
   const int64_t fit_blocks = kMostChunkBytes / (planes * 4 * dwords) / 8 * 8;
   for (int64_t range = 0; range < all_blocks; range += fit_blocks) {
@@ -271,7 +310,7 @@ inline void multiply_panels_with(const PanelKernel& kernel, const PanelFormat& f
           const int64_t blocks = range_blocks - block < stride ? range_blocks - block : stride;
           for (int64_t j = 0; j < tiles; ++j) {
             format.unpack(w, w.data + (i + j) * w.tile_bytes, range + block, blocks, p.prefetch_bytes,
-                          lines + j * stride * kernel.lines * kLineBytes,
+                          lines + j * stride * kernel.panel_lines * kLineBytes,
                           floats + j * stride * (format.scales + format.offsets) * kTileRows);
           }
           for (int64_t group = 0; group < groups; ++group) {

@@ -8,7 +8,7 @@ namespace {
 
 template <class R, class W>
 struct WordPanel {
-  static constexpr bool kWords = true;
+  static constexpr bool kWords = true, kScaled = false;
   static constexpr int64_t kBlockBytes = 16 * kLineBytes;
   static constexpr int kScales = 1;
   static constexpr int kOffsets = W::kMinimum ? W::kGroups : 0;
@@ -53,9 +53,9 @@ struct WordPanel {
 
 template <class R, class W>
 struct BytePanel {
-  static constexpr bool kWords = false;
-  static constexpr int64_t kBlockBytes = 8 * kLineBytes;
-  static constexpr int kScales = W::kGroups;
+  static constexpr bool kWords = false, kScaled = W::kIntegerScales && R::kScalesDots;
+  static constexpr int64_t kBlockBytes = (8 + (kScaled ? W::kGroups : 0)) * kLineBytes;
+  static constexpr int kScales = kScaled ? 1 : W::kGroups;
   static constexpr int kOffsets = n_offsets<R, W>();
 
   static inline void unpack(const W& w, int b, int h, uint8_t* lines, float* floats) {
@@ -69,7 +69,12 @@ struct BytePanel {
         R::store(lines + W::quad(unit, i) * kLineBytes + h * 4 * R::kRows, quads[i]);
       }
     }
-    for (int g = 0; g < W::kGroups; ++g) R::store_floats(floats + g * kTileRows + h * R::kRows, w.scale(b, g, 0));
+    if constexpr (kScaled) {
+      for (int g = 0; g < W::kGroups; ++g) R::store(lines + (8 + g) * kLineBytes + h * 4 * R::kRows, w.pairs(b, g, 0));
+      R::store_floats(floats + h * R::kRows, w.step(0));
+    } else {
+      for (int g = 0; g < W::kGroups; ++g) R::store_floats(floats + g * kTileRows + h * R::kRows, w.scale(b, g, 0));
+    }
     if constexpr (kOffsets > 0) {
       typename R::Float offset[2];
       block_offsets<R, W>(w, b, 0, zero_point<R, W>(), offset);
@@ -98,7 +103,7 @@ template <class R, class W, class P>
 void multiply_panels_of(const PackedMatrix& w, const Activation& a, int64_t tokens, int64_t tile_begin, int64_t tile_end,
                         const float* bias, float* y, int64_t ldy, const MatmulParameters& p) {
   static_assert(P::kScales == 1 || P::kOffsets == 2, "a shape that panels.cpp has");
-  const PanelFormat format{unpack_panel<R, W, P>, P::kWords, W::kMost, P::kScales, P::kOffsets};
+  const PanelFormat format{unpack_panel<R, W, P>, P::kWords, P::kScaled, W::kMost, P::kScales, P::kOffsets};
   KBENCH_ISA::multiply_panels(format, w, a, tokens, tile_begin, tile_end, bias, y, ldy, p);
 }
 

@@ -22,7 +22,10 @@ PanelKernel kernel_for(const PanelFormat& format) {
       return kernel_of<R, WordLines<R>, 2>();
     }
   }
-  if constexpr (!R::kScalesDots) {  // else no format with two scales has a panel of bytes, see fill.h
+  if constexpr (R::kScalesDots) {
+    if (format.scaled && format.most <= 7) return kernel_of<R, ScaledByteLines<R, 7>, 2>();
+    if (format.scaled) return kernel_of<R, ScaledByteLines<R, 63>, 2>();
+  } else {
     if (format.scales == 2) return kernel_of<R, Bytes<31, 2>, 2>();
   }
   if constexpr (!R::kShiftsSigned && R::kMostOfBytePanel > 127) {  // signed bytes that are multiplied as they are
