@@ -4,7 +4,7 @@ A turn is one prefill (pp) of the request's ``prompt`` into an empty cache, and 
 tokens after its ``beginning``: ``[seconds of pp, seconds of tg]``. A request with ``logits`` answers the logits after
 the beginning instead: whether both sides compute the same thing.
 
-Each peer has the settings that were fastest for it, which its options can change: ``llama.cpp:flash_attn=1``.
+Each peer has the settings that were fastest for it, which its options can change: ``llama.cpp:flash_attn=0``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def kbench_sessions(model: Path, n_context: int, threads: int, planes: Sequence[
 def llama_cpp_side(model: Path, threads: int, n_context: int, options: Options) -> Made:
     import llama_cpp as api
 
-    settings = {"flash_attn": 0} | dict(options)
+    settings = {"flash_attn": 1} | dict(options)
     llama = api.Llama(
         str(model), n_ctx=n_context, n_batch=PEER_CHUNK, n_ubatch=PEER_CHUNK, n_threads=threads,
         n_threads_batch=threads, flash_attn=bool(settings["flash_attn"]), verbose=False,
