@@ -1,6 +1,7 @@
 // Probe loops of AVX-512.
 #include <immintrin.h>
 
+#include "../unroll.h"
 #include "probe_table.h"
 
 namespace kbench {
@@ -26,25 +27,25 @@ int64_t peak_f32(int64_t rounds, float* sink) {
 // As AVX2 has to do it, see avx2/probe.cpp.
 int64_t peak_int8(int64_t rounds, float* sink) {
   constexpr int kSums = 12, kFit = 8;
-  __m512i acc[kSums];
-  for (auto& a : acc) a = _mm512_setzero_si512();
-  __m512i x = _mm512_set1_epi8(3), ones = _mm512_set1_epi16(1);
-  __m512i w[2] = {_mm512_set1_epi8(5), _mm512_set1_epi8(7)};
+  __m512i acc = _mm512_setzero_si512(), w = _mm512_set1_epi8(5);
+  const __m512i x = _mm512_set1_epi8(3), ones = _mm512_set1_epi16(1);
   for (int64_t r = 0; r < rounds; ++r) {
     __m512i sum[kSums];
+    KBENCH_UNROLL
     for (int j = 0; j < kFit; ++j) {
+      KBENCH_UNROLL
       for (int i = 0; i < kSums; ++i) {
-        asm volatile("" : "+v"(w[i % 2]));  // keeps the product inside the loop
-        const __m512i product = _mm512_maddubs_epi16(x, w[i % 2]);
+        asm volatile("" : "+v"(w));  // keeps the product inside the loop
+        const __m512i product = _mm512_maddubs_epi16(x, w);
         sum[i] = j == 0 ? product : _mm512_add_epi16(sum[i], product);
+        asm volatile("" : "+v"(sum[i]));
       }
     }
-    for (int i = 0; i < kSums; ++i) acc[i] = _mm512_add_epi32(acc[i], _mm512_madd_epi16(sum[i], ones));
+    KBENCH_UNROLL
+    for (int i = 0; i < kSums; ++i) acc = _mm512_add_epi32(acc, _mm512_madd_epi16(sum[i], ones));
   }
-  __m512i sum = acc[0];
-  for (int i = 1; i < kSums; ++i) sum = _mm512_add_epi32(sum, acc[i]);
   alignas(64) int32_t lanes[16];
-  _mm512_store_si512(lanes, sum);
+  _mm512_store_si512(lanes, acc);
   *sink = static_cast<float>(lanes[0]);
   return rounds * kSums * kFit * 64 * 2;
 }
