@@ -170,6 +170,7 @@ def test_somebodys_own_operator_needs_trust_and_is_not_imported() -> None:
     with pytest.raises(UserError, match="--trust my_ops"):
         assign(rules(text), TREE)
     trusted = parse_rules(parse_yaml(text), trust=["my_ops"])  # there is no such package: importing it would fail
-    assert assign(trusted, TREE)["lm_head"] == Placement(CPU, "my_ops.Head", CPU, "my_ops.Head")
+    own = Placement(CPU, "my_ops.Head", CPU, "my_ops.Head", kwargs={"colour": "blue"})
+    assert assign(trusted, TREE)["lm_head"] == own
     with pytest.raises(UserError, match="unknown operator"):
         assign(parse_rules(parse_yaml(text), trust=["my"]), TREE)

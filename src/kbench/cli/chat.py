@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
         model: opt.Model,
         system: Annotated[str | None, typer.Option(help="A system message.")] = None,
         rules: opt.Rules = None,
+        trust: opt.Trust = None,
         implementation: opt.Implementation = "auto",
         block: opt.Block = None,
         max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="Tokens of an answer.")] = 512,
@@ -52,7 +53,7 @@ def register(app: typer.Typer) -> None:
         from kbench.engine import Conversation
 
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
-        session = opt.load_session(model, rules, implementation, context, kv, threads, block)
+        session = opt.load_session(model, rules, implementation, context, kv, threads, block, trust)
         if session.template is None:
             raise UserError(
                 "the model has no chat template", where=model, todo="use kbench generate --raw, or an instruct model"

@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
         system: Annotated[str | None, typer.Option(help="A system message, for the chat template.")] = None,
         raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")] = False,
         rules: opt.Rules = None,
+        trust: opt.Trust = None,
         implementation: opt.Implementation = "auto",
         block: opt.Block = None,
         max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=0, help="Tokens at most.")] = 128,
@@ -55,7 +56,7 @@ def register(app: typer.Typer) -> None:
 
         text = _prompt(prompt, file)
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
-        session = opt.load_session(model, rules, implementation, context, kv, threads, block)
+        session = opt.load_session(model, rules, implementation, context, kv, threads, block, trust)
         print(opt.load_line(session), file=sys.stderr)
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file.")]
 Rules = Annotated[Path | None, typer.Option(help="Rules that place the modules; kbench tune writes them.")]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PACKAGE", help="Run operators of this package where the rules name them; repeatable."),
+]
 Implementation = Annotated[
     str, typer.Option(help="For modules that no rule places: auto, cpu.avx2, torch, reference, ...")
 ]
@@ -46,6 +50,7 @@ def load_session(
     kv: str,
     threads: int | None,
     block: Sequence[str] | None = None,
+    trust: Sequence[str] | None = None,
 ) -> Session:
     """The session, with a progress bar while weights are packed."""
     from kbench.engine import load_model
@@ -61,7 +66,7 @@ def load_session(
         for error in block_errors(chosen, [(implementation, CPU)], "--block").values():
             raise error
         default = Placement(generate_op=implementation, prefill_op=implementation, block=chosen)
-    placements = load_rules(rules) if rules is not None else None
+    placements = load_rules(rules, trust=tuple(trust or ())) if rules is not None else None
     with progress_bar() as bar:
         task = bar.add_task("packing weights (MiB)", total=None)
 

@@ -45,6 +45,11 @@ OPS: dict[str, tuple[str, ...]] = {
     "transfer": ("d", "src", "dst", "tokens"),
 }
 
+# A module that somebody's own operator does: no operation of ours, so it has no definition, and no suite can time it.
+# k and n are the elements a token that go in and come out.
+INJECTED = "injected"
+_PARAMS = {**OPS, INJECTED: ("operator", "k", "n", "tokens")}
+
 _KEY = re.compile(r"(\w+)\((.*)\)")
 
 
@@ -58,7 +63,7 @@ class Problem:
     @classmethod
     def make(cls, op: str, **params: int | str) -> Problem:
         """Problem of ``op``; every parameter of the operation must be given, and no other."""
-        names = OPS.get(op)
+        names = _PARAMS.get(op)
         if names is None:
             raise UserError(f"unknown op {op!r}", accepted=", ".join(OPS), todo=did_you_mean(op, OPS))
         if set(names) != set(params):
@@ -75,10 +80,10 @@ class Problem:
         return cls.make(match[1], **{k.strip(): int(v) if v.strip().isdigit() else v.strip() for k, _, v in pairs})
 
     def __getitem__(self, name: str) -> int | str:
-        return self.values[OPS[self.op].index(name)]
+        return self.values[_PARAMS[self.op].index(name)]
 
     def has(self, name: str) -> bool:
-        return name in OPS[self.op]
+        return name in _PARAMS[self.op]
 
     def integer(self, name: str) -> int:
         return int(self[name])
@@ -87,12 +92,12 @@ class Problem:
         return str(self[name])
 
     def replace(self, **params: int | str) -> Problem:
-        return Problem.make(self.op, **{**dict(zip(OPS[self.op], self.values, strict=True)), **params})
+        return Problem.make(self.op, **{**dict(zip(_PARAMS[self.op], self.values, strict=True)), **params})
 
     @property
     def key(self) -> str:
         """E.g. ``linear(quant=Q4_K,n=1536,k=5120,tokens=1)``; also the filter on the command line."""
-        return f"{self.op}({','.join(f'{n}={v}' for n, v in zip(OPS[self.op], self.values, strict=True))})"
+        return f"{self.op}({','.join(f'{n}={v}' for n, v in zip(_PARAMS[self.op], self.values, strict=True))})"
 
     def __str__(self) -> str:
         return self.key

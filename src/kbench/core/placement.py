@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from .errors import UserError
 
@@ -45,6 +46,15 @@ CPU = Device("cpu")
 AUTO = "auto"
 
 
+# Families of implementations whose names have a dot. Any other dotted name is the path of somebody's own operator.
+_FAMILIES = ("cpu", "ladder")
+
+
+def is_injected(implementation: str) -> bool:
+    """Whether ``implementation`` is the dotted path of somebody's own operator, e.g. ``mypackage.module.MyMLP``."""
+    return "." in implementation and implementation.partition(".")[0] not in _FAMILIES
+
+
 # Kernel parameters by name: a number, or one of a few choices by its name, e.g. ``{"activation_planes": 1}``.
 Block = Mapping[str, "int | str"]
 
@@ -54,7 +64,7 @@ class Placement:
     """A module's device and implementation per phase, its thread count and kernel parameters.
 
     ``generate`` is KTransformers' word for decode in rule files. ``out_device`` is where the result is wanted
-    (None: where it was made).
+    (None: where it was made). ``kwargs`` are what somebody's own operator is made with besides: plain data.
     """
 
     generate_device: Device = CPU
@@ -64,6 +74,7 @@ class Placement:
     out_device: Device | None = None
     threads: int | None = None
     block: Block = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def device(self, phase: Phase) -> Device:
         return self.prefill_device if phase is Phase.PREFILL else self.generate_device

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .kv import kv_bytes
-from .op import Problem
+from .op import INJECTED, Problem
 from .quant import quant
 
 _F32 = 4
@@ -97,6 +97,8 @@ def work(problem: Problem) -> Work:
         return Work(flops, 0, token_bytes * (context + tokens), activations, stored * context, token_bytes * context)
     if op == "top_logits":
         return Work(0.0, 0, 0, _F32 * tokens * (p.integer("vocab") + 2 * p.integer("top_k")), 0, 0)
+    if op == INJECTED:  # nobody knows what it does between reading and writing
+        return Work(0.0, 0, 0, _F32 * tokens * (p.integer("k") + p.integer("n")), 0, 0)
     if op == "transfer":
         return Work(0.0, 0, 0, _F32 * tokens * p.integer("d"), 0, 0)
     # elementwise: (FLOPs, reads and writes) per element

@@ -3,14 +3,17 @@
 from .chat_template import ChatTemplate
 from .conversation import Conversation, prompt_ids
 from .generate import Generation, Token, generate
+from .injected_operator import InjectedOperator
 from .kv_cache import KvCache
 from .loader import DEFAULT_CHUNK, DEFAULT_CONTEXT, load_model
+from .original_module import OriginalModule
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
 from .session import LoadReport, Session, Timings
+from .tensor_loader import TensorLoader
 from .tokenizer import TextStream, Tokenizer
 
 __all__ = [
-    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "ChatTemplate", "Conversation", "Generation",
-    "KvCache", "LoadReport", "Sampler", "SamplingParams", "Session", "TextStream", "Timings", "Token", "Tokenizer",
-    "generate", "load_model", "prompt_ids", "softmax",
+    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "ChatTemplate", "Conversation", "Generation", "InjectedOperator",
+    "KvCache", "LoadReport", "OriginalModule", "Sampler", "SamplingParams", "Session", "TensorLoader", "TextStream",
+    "Timings", "Token", "Tokenizer", "generate", "load_model", "prompt_ids", "softmax",
 ]  # fmt: skip

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import OpCall, Value
+from kbench.core import INJECTED, OpCall, Value
 from kbench.kernels import AnyArray, Cache, StepState, implementation
 from kbench.model import Arena, plan_arena
 
 from .native_run import NativeRun
+from .operator_store import Bind
 from .weights import WeightStore
 
 TokenArray = npt.NDArray[np.int32]
@@ -53,9 +54,11 @@ class Executable:
         threads: int,
         *,
         keep_all: bool = False,
+        bind: Bind | None = None,
     ) -> None:
         """Binds ``calls``. ``pool`` makes (once) the native thread pool, and is called only where a call needs it.
-        ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a run."""
+        ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a run. ``bind`` finds
+        the operators of calls that somebody else's code does."""
         self.calls, self.max_tokens = tuple(calls), max_tokens
         arena = _apart(calls, max_tokens) if keep_all else plan_arena(calls, max_tokens)
         self.n_bytes = arena.n_bytes
@@ -78,7 +81,7 @@ class Executable:
                 run.append(call)
             else:
                 finish()
-                self._segments.append(_PythonCall(call, slots, weights, caches, call.threads or threads))
+                self._segments.append(_PythonCall(call, slots, _runner(call, weights, caches, threads, bind)))
         finish()
         self._slots = slots
         self._logits = slots["logits"]
@@ -128,32 +131,38 @@ class _Slot:
         return flat.reshape(rows, self.value.width)
 
 
-class _PythonCall:
-    """A call of an implementation without native steps: inputs are views, outputs are copied into the arena."""
+# Runs a call on (tokens, position, inputs) and returns its outputs.
+_Runner = Callable[[TokenArray, int, Sequence[AnyArray]], Sequence[AnyArray]]
 
-    def __init__(
-        self,
-        call: OpCall,
-        slots: Mapping[str, _Slot],
-        weights: WeightStore,
-        caches: Mapping[int, Cache],
-        threads: int,
-    ) -> None:
-        self._call, self._threads = call, threads
-        self._implementation = implementation(call.implementation)
-        self._prepared = weights.of(call)
-        self._inputs = [slots[name] for name in call.inputs if name != "$tokens"]
-        self._reads_tokens = "$tokens" in call.inputs
+
+def _runner(
+    call: OpCall, weights: WeightStore, caches: Mapping[int, Cache], threads: int, bind: Bind | None
+) -> _Runner:
+    if call.op == INJECTED:
+        assert bind is not None
+        return bind(call, caches).run
+    item, prepared, threads = implementation(call.implementation), weights.of(call), call.threads or threads
+    state = StepState(np.zeros(0, np.int32), 0, caches)
+
+    def run(tokens: TokenArray, position: int, inputs: Sequence[AnyArray]) -> Sequence[AnyArray]:
+        state.tokens, state.position = tokens, position
+        return item.run(call, prepared, inputs, state, threads)
+
+    return run
+
+
+class _PythonCall:
+    """A call without native steps: inputs are views, outputs are copied into the arena."""
+
+    def __init__(self, call: OpCall, slots: Mapping[str, _Slot], runner: _Runner) -> None:
+        self._runner = runner
+        self._inputs = [None if name == "$tokens" else slots[name] for name in call.inputs]
         self._outputs = [slots[value.name] for value in call.outputs]
-        self._state = StepState(np.zeros(0, np.int32), 0, caches)
 
     def run(self, tokens: TokenArray, position: int) -> None:
         n_tokens = len(tokens)
-        state = self._state
-        state.tokens, state.position = tokens, position
-        inputs: list[AnyArray] = [tokens] if self._reads_tokens else [slot.view(n_tokens) for slot in self._inputs]
-        results = self._implementation.run(self._call, self._prepared, inputs, state, self._threads)
-        for slot, result in zip(self._outputs, results, strict=True):
+        inputs: list[AnyArray] = [tokens if slot is None else slot.view(n_tokens) for slot in self._inputs]
+        for slot, result in zip(self._outputs, self._runner(tokens, position, inputs), strict=True):
             np.copyto(slot.view(n_tokens), result, casting="same_kind")
 
     def profile(self, tokens: TokenArray, position: int) -> list[float]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kbench.core import (
     CPU,
+    INJECTED,
+    Assignment,
     Device,
     InvalidEnvironment,
     OpCall,
@@ -43,6 +45,7 @@ from .chat_template import ChatTemplate
 from .executor import Executable
 from .kv_cache import KvCache
 from .memory import available_bytes
+from .operator_store import OperatorStore
 from .session import LoadReport, Session
 from .tokenizer import Tokenizer
 from .weights import Progress, WeightStore
@@ -69,6 +72,7 @@ def load_model(
     chunk: int = DEFAULT_CHUNK,
     progress: Progress | None = None,
     weights: WeightStore | None = None,
+    trust: Iterable[str] = (),
 ) -> Session:
     """Loads a GGUF file for running.
 
@@ -82,6 +86,7 @@ def load_model(
         chunk: the most tokens that one prefill step takes.
         progress: told (bytes packed, bytes to pack) after each tensor.
         weights: those of another session with the same file: what they have packed is shared, not packed again.
+        trust: packages whose operators the placements may name, besides those installed as such.
 
     Raises:
         CorruptFile, Unsupported, UserError: the file, the rules or an argument; named.
@@ -125,19 +130,30 @@ def load_model(
         _check_blocks(assignment)
     else:
         assignment = assign(placements, tree, default, check_block=block_errors)
+        trust = (*trust, *placements.trust)
 
-    def lowered(phase: Phase, tokens: int, logits: str) -> list[OpCall]:
+    def lowered(phase: Phase, tokens: int, logits: str, assignment: Assignment = assignment) -> list[OpCall]:
         calls = lower(descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, resolve=best_here)
         return [_runnable(call) for call in calls]
 
     plans = [lowered(Phase.DECODE, 1, "last"), lowered(Phase.PREFILL, chunk, "last")]
     store = WeightStore(gguf) if weights is None else weights
+    operators = OperatorStore(
+        descriptor,
+        tree,
+        assignment,
+        store,
+        lambda placed, phase, logits: lowered(phase, 1, logits, placed),
+        trust=trust,
+        threads=threads,
+    )
     every_call = [call for plan in plans for call in plan]
     workspace = plan_arena(plans[0], 1).n_bytes + plan_arena(plans[1], chunk).n_bytes
     _check_memory(store.estimate(every_call), kv_bytes_per_token(descriptor, kv), workspace, context)
 
     started = time.perf_counter()
     file_bytes = store.prepare(every_call, progress)
+    operators.load()
     seconds = time.perf_counter() - started
     cache = KvCache(descriptor, context, kv)
     pool = _pool(threads)
@@ -145,12 +161,22 @@ def load_model(
     def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
         calls = lowered(phase, tokens, logits)
         store.prepare(calls)
-        return Executable(calls, tokens, store, cache.caches, pool, threads, keep_all=keep_all)
+        bind = operators.bind(phase)
+        return Executable(calls, tokens, store, cache.caches, pool, threads, keep_all=keep_all, bind=bind)
 
     report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds)
     return Session(
-        descriptor, tokenizer, template, cache, build, store, chunk=chunk, threads=threads, report=report
-    )  # fmt: skip
+        descriptor,
+        tokenizer,
+        template,
+        cache,
+        build,
+        store,
+        chunk=chunk,
+        threads=threads,
+        report=report,
+        operators=operators.by_module,
+    )
 
 
 def best_here(problem: Problem, device: Device) -> str:
@@ -178,6 +204,8 @@ def _runnable(call: OpCall) -> OpCall:
     An implementation made for matrices may be named for a module that also rotates or adds; those calls go to the
     best one. A matrix that it cannot take is an error: something slower than what was asked for would run unnoticed.
     """
+    if call.op == INJECTED:
+        return call
     _check_device(call.device)
     asked = implementation(call.implementation)
     where = f"{call.module}: {call.op}"

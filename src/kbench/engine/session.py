@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from kbench.model import ModelDescriptor
 
 from .chat_template import ChatTemplate
 from .executor import Executable
+from .injected_operator import InjectedOperator
 from .kv_cache import KvCache
 from .tokenizer import Tokenizer
 from .weights import WeightStore
@@ -70,6 +71,7 @@ class Session:
         threads: threads that native code runs with.
         timings: what ``prefill`` and ``decode`` took.
         report: what loading did.
+        operators: those of somebody's own, by the module that each replaces.
     """
 
     def __init__(
@@ -84,11 +86,13 @@ class Session:
         chunk: int,
         threads: int,
         report: LoadReport,
+        operators: Mapping[str, InjectedOperator] | None = None,
     ) -> None:
         """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes."""
         self.descriptor, self.tokenizer, self.template = descriptor, tokenizer, template
         self.cache, self.chunk, self.threads, self.report = cache, chunk, threads, report
         self.weights = weights
+        self.operators = dict(operators or {})
         self.timings = Timings()
         self._build = build
         self._decode = build(Phase.DECODE, 1, "last", False)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import OpCall, TensorInfo, quant
+from kbench.core import INJECTED, OpCall, TensorInfo, quant
 from kbench.kernels import Prepared, WeightData, implementation, packing
 from kbench.model import GgufFile
 
@@ -50,6 +50,8 @@ class WeightStore:
         """One call for each packing that is not there yet, in file order: disks like to be read forwards."""
         found: dict[_Key, OpCall] = {}
         for call in calls:
+            if call.op == INJECTED:  # its operator reads what it wants
+                continue
             key = _key(call)
             if key not in self._prepared:
                 found.setdefault(key, call)
@@ -59,8 +61,13 @@ class WeightStore:
         return min((self.gguf.tensors[name].raw.ctypes.data for name in call.weights), default=0)
 
     def estimate(self, calls: Iterable[OpCall]) -> int:
-        """Bytes that packing what is ``missing`` will take, never much too low; what stays in the file takes none."""
-        return sum(
+        """Bytes that packing what is ``missing`` will take, never much too low; what stays in the file takes none.
+
+        Somebody's own operator is taken to keep the weights of what it replaces as they are stored.
+        """
+        calls = list(calls)
+        own = dict.fromkeys(name for call in calls if call.op == INJECTED for name in call.weights)
+        return sum(self.gguf.tensors[name].info.n_bytes for name in own) + sum(
             _packed_bytes(call, self.gguf.tensors[name].info) for call in self.missing(calls) for name in call.weights
         )
 

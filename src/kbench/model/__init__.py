@@ -18,6 +18,7 @@ from .footprint import (
     total_work,
 )
 from .gguf_file import GgufFile, GgufTensor, open_gguf
+from .injection import boundary
 from .load import load_descriptor
 from .lower import lower
 from .synth import first_layers, synthesize
@@ -25,7 +26,7 @@ from .tree import build_tree
 
 __all__ = [
     "ARCHITECTURES", "Architecture", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile", "GgufTensor",
-    "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe", "architecture", "build_tree", "describe_gguf",
-    "embedded", "embedded_names", "first_layers", "footprint", "group_calls", "kv_bytes_per_token", "load_descriptor",
-    "lower", "open_gguf", "plan_arena", "synthesize", "tensor_classes", "total_work", "with_quant",
+    "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe", "architecture", "boundary", "build_tree",
+    "describe_gguf", "embedded", "embedded_names", "first_layers", "footprint", "group_calls", "kv_bytes_per_token",
+    "load_descriptor", "lower", "open_gguf", "plan_arena", "synthesize", "tensor_classes", "total_work", "with_quant",
 ]  # fmt: skip

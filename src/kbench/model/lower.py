@@ -8,6 +8,7 @@ from kbench.core import Assignment, OpCall, Phase, Problem, UserError, Value, ch
 
 from .descriptor import ModelDescriptor
 from .draft import Draft, Resolve
+from .injection import inject
 from .lower_deepseek2 import lower_mla, lower_moe
 from .transfers import insert_transfers
 
@@ -35,7 +36,8 @@ def lower(
         resolve: names the implementation for a problem on a device where the assignment leaves it open.
 
     Raises:
-        UserError: tokens, context, kv or logits make no sense; a cache type that the model's vectors do not fit.
+        UserError: tokens, context, kv or logits make no sense; a cache type that the model's vectors do not fit; a
+            module that somebody's own operator cannot replace.
     """
     if tokens < 1 or context < tokens:
         raise UserError(f"{tokens} new tokens in a context of {context}", accepted="1 <= tokens <= context")
@@ -56,6 +58,7 @@ def lower(
         x = draft.emit(problem, "model.norm", (x,), (Value("model.norm.last", m.d, "one"),))
     x = draft.rms_norm("model.norm", x, "output_norm", one=one)
     draft.linear("lm_head", x, "token_embd" if m.tied else "output", one=one, out="logits")
+    inject(draft)
     return insert_transfers(draft)
 
 

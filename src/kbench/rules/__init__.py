@@ -6,11 +6,13 @@ from .explain import Row, explain, fold_rows
 from .export import to_ktransformers, to_llama_cpp
 from .finding import Finding, Severity
 from .match import assign, load_rules, match_modules
+from .operators import ENTRY_POINT_GROUP, is_trusted
 from .schema import Rule, RuleSet, parse_rules, read_rules
 
 check_rules = check
 
 __all__ = [
-    "Finding", "Row", "Rule", "RuleSet", "Severity", "assign", "check", "check_rules", "emit", "explain", "fold_rows",
-    "load_rules", "match_modules", "parse_rules", "read_rules", "to_ktransformers", "to_llama_cpp", "write_rules",
+    "ENTRY_POINT_GROUP", "Finding", "Row", "Rule", "RuleSet", "Severity", "assign", "check", "check_rules", "emit",
+    "explain", "fold_rows", "is_trusted", "load_rules", "match_modules", "parse_rules", "read_rules",
+    "to_ktransformers", "to_llama_cpp", "write_rules",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from .classes import KNOWN_CLASSES, answers_to, is_known
 from .finding import ERROR, INFO, WARNING, Finding, Severity
 from .flow import flow_findings
 from .kernel_parameters import CheckBlock, block_findings
-from .match import Matched, match_modules, matches
+from .match import Matched, match_modules, matches, placement_of
 from .operators import OPERATORS, REGISTRY
 from .peer import peer_findings
 from .resolution import Resolution, resolve
@@ -61,10 +61,11 @@ def check(
         findings += _missing_devices(rules, rule, resolved[rule.number], devices)
         findings += block_findings(rules, rule, resolved[rule.number], default, check_block)
     if tree is not None:
-        placed = []
-        for found in match_modules(rules, tree):
-            one = resolved[found.rule.number] if found.rule else None
-            placed.append(Placed(found, one.placement(default) if one else default, one))
+        by_rule = {number: one.placement(default) for number, one in resolved.items()}
+        placed = [
+            Placed(found, placement_of(found, by_rule, default), resolved[found.rule.number] if found.rule else None)
+            for found in match_modules(rules, tree)
+        ]
         findings += _unused(rules, tree, placed)
         findings += _unfit(rules, placed)
         findings += _without_kwargs(rules, placed)

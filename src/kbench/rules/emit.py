@@ -16,7 +16,17 @@ from typing import Any
 
 import yaml
 
-from kbench.core import Assignment, CheckBroken, Module, Placement, UserError, format_bytes, parse_yaml
+from kbench.core import (
+    Assignment,
+    CheckBroken,
+    Module,
+    Phase,
+    Placement,
+    UserError,
+    format_bytes,
+    is_injected,
+    parse_yaml,
+)
 
 from .fold import either, number_regex, split_number
 from .match import assign
@@ -26,6 +36,10 @@ from .schema import DEFAULT, VERSION, parse_rules
 
 # What modules of one rule have in common: placement, operator, whether leaves, what stands before the number.
 Kind = tuple[tuple[object, ...], str, bool, "str | None"]
+
+
+# The operator of decode names the class where phases have different ones of somebody's own.
+_PHASES = (Phase.DECODE, Phase.PREFILL)
 
 
 @dataclass(slots=True)
@@ -82,6 +96,7 @@ def group_modules(assignment: Assignment, tree: Module) -> list[Group]:
     for module in tree.walk():
         head, number, tail = split_number(module.name)
         operator = module.classes[0] if module.classes and module.classes[0] in REGISTRY else DEFAULT
+        operator = next(filter(is_injected, map(assignment[module.name].implementation, _PHASES)), operator)
         before, rest = (None, head) if number is None else (head, tail)
         kind = _hashable(assignment[module.name]), operator, not module.children, before
         stems.setdefault((rest, kind), []).append(module)
@@ -122,7 +137,8 @@ def write_rules(path: Path | str, text: str) -> None:
 def _hashable(placement: Placement) -> tuple[object, ...]:
     p = placement
     block = tuple(sorted(p.block.items()))
-    return (p.generate_device, p.generate_op, p.prefill_device, p.prefill_op, p.out_device, p.threads, block)
+    kwargs = yaml.safe_dump(_data(p.kwargs, "kwargs")) if p.kwargs else ""
+    return (p.generate_device, p.generate_op, p.prefill_device, p.prefill_op, p.out_device, p.threads, block, kwargs)
 
 
 def name_patterns(group: Group, end: str = "$") -> Iterator[tuple[str, list[Module]]]:
@@ -148,6 +164,7 @@ def _rule(group: Group, pattern: str, modules: Sequence[Module]) -> list[str]:
     if p.block:
         pairs = (f"{_scalar(n)}: {_scalar(v) if isinstance(v, str) else v}" for n, v in p.block.items())
         kwargs.append(("block", f"{{{', '.join(pairs)}}}"))
+    kwargs += [(_scalar(key), _flow(value)) for key, value in p.kwargs.items()]
     tensors = [tensor for module in modules for tensor in module.tensors]
     kinds = list(dict.fromkeys(tensor.kind for tensor in tensors))
     size = f", {format_bytes(sum(tensor.n_bytes for tensor in tensors))}" if tensors else ""
@@ -163,6 +180,11 @@ def _rule(group: Group, pattern: str, modules: Sequence[Module]) -> list[str]:
     if group.operator == "Experts" and group.leaf:
         lines.append("  recursive: false")
     return lines
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(_data(value, "kwargs"), default_flow_style=True, allow_unicode=True, width=1 << 30)
+    return str(text).removesuffix("\n").removesuffix("\n...")
 
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")

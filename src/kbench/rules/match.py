@@ -10,11 +10,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kbench.core import Module, Placement, UserError
+from kbench.core import AUTO, Module, Placement, UserError, is_injected
 
 from .classes import answers_to
 from .finding import ERROR
@@ -79,10 +79,21 @@ def assign(
     default = rules.default_placement if default is None else default
     _refuse(rules, default, check_block)
     by_rule = {rule.number: resolve(rules, rule).placement(default) for rule in rules.rules}
-    return {
-        found.module.name: default if found.rule is None else by_rule[found.rule.number]
-        for found in match_modules(rules, tree)
-    }
+    return {found.module.name: placement_of(found, by_rule, default) for found in match_modules(rules, tree)}
+
+
+def placement_of(found: Matched, by_rule: Mapping[int, Placement], default: Placement) -> Placement:
+    """A module's placement, given those of the rules.
+
+    An operator of somebody's own is made for the module that a rule matches, not once more for each below it.
+    """
+    if found.rule is None:
+        return default
+    placement = by_rule[found.rule.number]
+    if found.above is None:
+        return placement
+    ops = {key: AUTO for key in ("generate_op", "prefill_op") if is_injected(getattr(placement, key))}
+    return replace(placement, **ops, kwargs={}) if ops else placement  # type: ignore[arg-type]
 
 
 def _refuse(rules: RuleSet, default: Placement, check_block: CheckBlock | None = None) -> None:

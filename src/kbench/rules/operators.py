@@ -26,6 +26,9 @@ COMMON = {
     "block": "block",
 }
 
+# Arguments that every operator of somebody's own is made with, so that no kwarg of a rule can be called like them.
+CONSTRUCTOR = ("key", "gguf_loader", "config", "orig_module")
+
 # kwargs with a meaning of their own.
 _MODEL = {
     "device": "device",

@@ -10,7 +10,7 @@ from kbench.core import AUTO, CPU, Block, Device, Lines, Phase, Placement, UserE
 
 from .finding import ERROR, INFO, WARNING, Finding, Severity
 from .implementations import EXPERTS_BACKENDS, KT_OPS, OPS, REFUSED_OPS, Op
-from .operators import NO_PREFILL_OP, Operator, UnknownOperator, is_trusted, operator
+from .operators import COMMON, CONSTRUCTOR, NO_PREFILL_OP, Operator, UnknownOperator, is_trusted, operator
 from .schema import DEFAULT, Rule, RuleSet
 
 # More threads than any machine has: a number beyond is a mistake.
@@ -28,7 +28,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a rule asks for. ``same_prefill``: prefill runs as decode does."""
+    """What a rule asks for. ``same_prefill``: prefill runs as decode does. ``kwargs``: those of an operator of
+    somebody's own."""
 
     operator: Operator | None
     generate: Choice = Choice()
@@ -39,6 +40,7 @@ class Resolution:
     block: Block = field(default_factory=dict)
     transfer_map: Mapping[int, Device] = field(default_factory=dict)
     inert: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
     def placement(self, default: Placement) -> Placement:
@@ -53,7 +55,8 @@ class Resolution:
             prefill = device, implementation
         else:
             prefill = _settle(self.prefill, device, AUTO)
-        return Placement(device, implementation, *prefill, self.out_device, self.threads, dict(self.block))
+        block, kwargs = dict(self.block), dict(self.kwargs)
+        return Placement(device, implementation, *prefill, self.out_device, self.threads, block, kwargs)
 
 
 def _settle(choice: Choice, device: Device, implementation: str) -> tuple[Device, str]:
@@ -106,6 +109,7 @@ class _Resolver:
             values.get("block", {}),
             values.get("transfer_map", {}),
             {key: values[key] for key in values if key in known.inert},
+            self.own_kwargs() if known.foreign else {},
         )
         self.devices_fit(resolution)
         return replace(resolution, findings=tuple(self.findings))
@@ -137,6 +141,14 @@ class _Resolver:
             for key in ("generate_device", "prefill_device"):
                 values.setdefault(key, values["device"])
         return values
+
+    def own_kwargs(self) -> dict[str, Any]:
+        """What an operator of somebody's own is made with; it judges them itself."""
+        given = self.rule.kwargs or {}
+        plain = given.plain() if isinstance(given, Lines) else dict(given)
+        for key in [key for key in plain if key in CONSTRUCTOR]:
+            self.add("own-kwarg", key, f"{key} is set by kbench", "", "give it another name")
+        return {str(key): value for key, value in plain.items() if key not in COMMON and key not in CONSTRUCTOR}
 
     def choice(self, values: Mapping[str, Any], known: Operator, phase: str) -> Choice:
         given = self.rule.kwargs or {}
