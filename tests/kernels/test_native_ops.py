@@ -104,6 +104,25 @@ def test_silu_mul_and_add(isa: str, threads: int, tokens: int, n: int) -> None:
 
 
 @isas
+@thread_counts
+@pytest.mark.parametrize(("tokens", "d"), [(1, 256), (3, 70), (12, 1000)])
+def test_gated_add(isa: str, threads: int, tokens: int, d: int) -> None:
+    rng = np.random.default_rng(d)
+    names = ("a", "b", "h", "y")
+    b = Bench(threads, tokens, **dict.fromkeys(names, (tokens, d)))
+    for name in names[:3]:
+        b[name][:] = rng.standard_normal((tokens, d))
+    w = rng.standard_normal(d).astype(np.float32) / d**0.5
+    b.program.gated_add(isa, *(b.offsets[n] for n in names[:3]), w, b.offsets["y"], d)
+    b.run(tokens)
+    gate = torch.sigmoid(f64(b["h"]) @ f64(w))
+    # A sum of d products of size 1/sqrt(d) is off by some roundings of 1, the sigmoid by a quarter of that.
+    close(b["y"], f64(b["a"]) + gate[:, None] * f64(b["b"]), rtol=1e-6, atol=2e-6)
+    with pytest.raises(ValueError, match="overlaps"):
+        b.program.gated_add(isa, *(b.offsets[n] for n in names[:3]), w, b.offsets["h"], d)
+
+
+@isas
 def test_silu_of_extreme_values(isa: str) -> None:
     b = Bench(1, 1, g=(1, 8), u=(1, 8), y=(1, 8))
     b["g"][0] = [3e38, -3e38, np.inf, 100, -100, np.nan, -1e4, 1e4]

@@ -48,6 +48,8 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     ("silu_mul(n=1536,tokens=1)", {}, False),
     ("silu_mul(n=37,tokens=4)", {}, False),
     ("add(d=577,tokens=3)", {}, False),
+    ("gated_add(d=577,tokens=1)", {}, False),
+    ("gated_add(d=64,tokens=9)", {}, False),
     ("take_last(d=65,tokens=4)", {}, False),
     ("top_logits(vocab=999,top_k=40,tokens=3)", {}, False),
     ("transfer(d=65,src=cpu,dst=cpu,tokens=2)", {}, False),

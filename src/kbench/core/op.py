@@ -33,6 +33,8 @@ OPS: dict[str, tuple[str, ...]] = {
     "silu_mul": ("n", "tokens"),
     # residual: x + y
     "add": ("d", "tokens"),
+    # x + sigmoid(h . w) * y: the shared expert's output, weighed by the token that it was made of
+    "gated_add": ("d", "tokens"),
     # hidden -> top_k expert ids and weights
     "moe_router": ("quant", "experts", "top_k", "k", "tokens"),
     # routed experts: gate, up [n, k] and down [k, n] of top_k out of `experts`, weighted sum

@@ -107,6 +107,7 @@ def work(problem: Problem) -> Work:
         "rope": (3, 2),
         "silu_mul": (5, 3),
         "add": (1, 3),
+        "gated_add": (4, 4),
         "take_last": (0, 0),
     }[op]
     width = p.integer("n") if p.has("n") else p.integer("d")

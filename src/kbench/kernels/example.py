@@ -39,6 +39,8 @@ def example_weights(problem: Problem, rng: np.random.Generator, *, bias: bool = 
     p, op = problem, problem.op
     if op == "embedding":
         return (random_weight("token_embd.weight", p.text("quant"), (p.integer("d"), p.integer("vocab")), rng),)
+    if op == "gated_add":  # the sigmoid's argument is about 1 large
+        return (random_weight("gate.weight", "F32", (p.integer("d"),), rng, p.integer("d") ** -0.5),)
     if op == "rms_norm":
         d = p.integer("d")
         return (WeightData("norm.weight", "F32", (d,), rng.uniform(0.5, 1.5, d).astype(np.float32).view(np.uint8)),)
@@ -120,7 +122,7 @@ def example(
         widths, outputs = [p.integer("vocab")], [("ids", p.integer("top_k")), ("values", p.integer("top_k"))]
     else:
         width = p.integer("n") if p.has("n") else p.integer("d")
-        widths, outputs = [width] * (2 if op in ("silu_mul", "add") else 1), [("y", width)]
+        widths, outputs = [width] * {"silu_mul": 2, "add": 2, "gated_add": 3}.get(op, 1), [("y", width)]
 
     inputs: list[AnyArray] = [random_floats((tokens, width), rng) for width in widths]
     if op == "embedding":

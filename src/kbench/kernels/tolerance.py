@@ -191,6 +191,14 @@ def _add(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Arra
     return np.asarray(2 * _U * np.abs(y[0]))
 
 
+def _gated_add(
+    call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
+) -> Array:
+    # The sigmoid's slope is at most 1/4.
+    gate = product_bound(w[0].vector()[None], x[2], "f32") / 4 + FUNCTION_ULPS * _U
+    return np.asarray(2 * _U * np.abs(y[0]) + (gate + _U) * np.abs(x[1]))
+
+
 def _embedding(
     call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
 ) -> Array:
@@ -220,6 +228,7 @@ Bound = Callable[[OpCall, Sequence[Tensor], Sequence[Array], Sequence[Array], St
 BOUNDS: dict[str, Bound] = {
     "embedding": _embedding, "rms_norm": _rms_norm, "linear": _linear, "head_linear": _head_linear, "rope": _rope,
     "attention": _attention, "mla_attention": _attention, "silu_mul": _silu_mul, "add": _add,
+    "gated_add": _gated_add,
     "moe_experts": _moe_experts, "take_last": _exact, "top_logits": _exact,
     "transfer": _exact,
 }  # fmt: skip

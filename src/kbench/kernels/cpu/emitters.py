@@ -109,6 +109,11 @@ def _add(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Ca
     return p.add(isa, a, b, _output(call, o), call.problem.integer("d"), threads=threads)
 
 
+def _gated_add(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
+    x, y, hidden = _inputs(call, o)
+    return p.gated_add(isa, x, y, hidden, w[0], _output(call, o), call.problem.integer("d"), threads=threads)
+
+
 def _take_last(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
     (x,) = _inputs(call, o)
     return p.take_last(isa, x, _output(call, o), call.problem.integer("d"), threads=threads)
@@ -143,5 +148,5 @@ def _moe_experts(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offset
 EMITTERS: dict[str, Emitter] = {
     "embedding": _embedding, "rms_norm": _rms_norm, "linear": _linear, "head_linear": _head_linear, "rope": _rope,
     "attention": _attention, "mla_attention": _mla_attention, "silu_mul": _silu_mul, "add": _add,
-    "take_last": _take_last, "moe_router": _moe_router, "moe_experts": _moe_experts,
+    "gated_add": _gated_add, "take_last": _take_last, "moe_router": _moe_router, "moe_experts": _moe_experts,
 }  # fmt: skip

@@ -151,6 +151,16 @@ def add(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state:
     return [inputs[0] + inputs[1]]
 
 
+def sigmoid(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # as in silu
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def gated_add(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    x, y, hidden = inputs
+    return [x + sigmoid(hidden @ weights[0].vector())[:, None] * y]
+
+
 def take_last(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
     return [inputs[0][-1:]]
 
@@ -186,6 +196,7 @@ def moe_experts(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array]
 FUNCTIONS: dict[str, Function] = {
     "embedding": embedding, "rms_norm": rms_norm, "linear": linear, "head_linear": head_linear, "rope": rope,
     "attention": attention, "mla_attention": mla_attention, "silu_mul": silu_mul, "add": add,
+    "gated_add": gated_add,
     "moe_router": moe_router, "moe_experts": moe_experts, "take_last": take_last, "top_logits": top_logits,
     "transfer": transfer,
 }  # fmt: skip

@@ -218,6 +218,9 @@ class TorchImplementation:
     def _add(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         return [x[0] + x[1]]
 
+    def _gated_add(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
+        return [x[0] + (x[2] @ w[0].reshape(-1)).sigmoid()[:, None] * x[1]]
+
     def _take_last(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         return [x[0][-1:].clone()]
 

@@ -242,6 +242,12 @@ void bind_program(nb::module_& m) {
           },
           "isa"_a, "a"_a, "b"_a, "y"_a, "d"_a, "threads"_a = 0)
       .def(
+          "gated_add",
+          [](P& p, const std::string& i, int64_t a, int64_t b, int64_t h, const Vector& weight, int64_t y, int64_t d,
+             int threads) { return p.program().gated_add(isa(i), a, b, h, floats(weight), y, d, threads); },
+          "isa"_a, "a"_a, "b"_a, "h"_a, "weight"_a, "y"_a, "d"_a, "threads"_a = 0,
+          "y = a + sigmoid(h . weight) * b, row by row.")
+      .def(
           "take_last",
           [](P& p, const std::string& i, int64_t x, int64_t y, int64_t d, int threads) {
             return p.program().take_last(isa(i), x, y, d, threads);

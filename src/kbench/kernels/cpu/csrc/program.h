@@ -108,6 +108,8 @@ class Program {
                     const CacheView& cache, float scale, int threads);
   int silu_mul(Isa isa, int64_t gate, int64_t up, int64_t y, int64_t n, int threads);
   int add(Isa isa, int64_t a, int64_t b, int64_t y, int64_t d, int threads);
+  // y = a + sigmoid(h . weight) * b, row by row of d.
+  int gated_add(Isa isa, int64_t a, int64_t b, int64_t h, std::vector<float> weight, int64_t y, int64_t d, int threads);
   int take_last(Isa isa, int64_t x, int64_t y, int64_t d, int threads);
   // x [tokens, heads * (k + tail)] -> y [tokens, heads * (n + tail)]; the tail of each head's vector passes through.
   int head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_t y, int64_t tail, int threads);

@@ -9,6 +9,12 @@
 #include "program.h"
 
 namespace kbench {
+namespace {
+
+// Sums that do not wait for each other, so that the compiler makes vectors of them.
+constexpr int64_t kLanes = 16;
+
+}  // namespace
 
 int Program::embedding(Isa isa, const PackedMatrix& w, int64_t y, int threads) {
   (void)isa;  // a row is unpacked once per token: not worth a version per ISA
@@ -101,6 +107,42 @@ int Program::add(Isa isa, int64_t a, int64_t b, int64_t y, int64_t d, int thread
            [&table = op_table(isa), left, right, out, d](int thread, int64_t begin, int64_t end, const RunState&) {
              table.add(left.at(thread) + begin * d, right.at(thread) + begin * d, (end - begin) * d,
                        out.at(thread) + begin * d);
+           });
+  return n_steps_ - 1;
+}
+
+int Program::gated_add(Isa isa, int64_t a, int64_t b, int64_t h, std::vector<float> weight, int64_t y, int64_t d,
+                       int threads) {
+  threads = stage_threads(threads);
+  if (static_cast<int64_t>(weight.size()) != d) {
+    throw std::invalid_argument("gated_add: " + std::to_string(weight.size()) +
+                                " weights for d = " + std::to_string(d));
+  }
+  const Operand left = value(a, max_tokens_, d, "a"), right = value(b, max_tokens_, d, "b"),
+                hidden = value(h, max_tokens_, d, "h");
+  for (const Operand& in : {right, hidden}) {  // both are read after y is written
+    if (overlap(in.shared, in.n_bytes, arena_ + y, in.n_bytes)) {
+      throw std::invalid_argument("gated_add: y overlaps b or h");
+    }
+  }
+  const Operand out = output(y, max_tokens_, d, "y");
+  begin_step();
+  add_rows({left, right, hidden}, out, d * 4, false, threads,
+           [&table = op_table(isa), left, right, hidden, out, d, weight = std::move(weight)](
+               int thread, int64_t begin, int64_t end, const RunState&) {
+             for (int64_t t = begin; t < end; ++t) {
+               const float* row = hidden.at(thread) + t * d;
+               float sums[kLanes] = {};
+               for (int64_t i = 0; i + kLanes <= d; i += kLanes) {
+                 for (int64_t l = 0; l < kLanes; ++l) sums[l] += row[i + l] * weight[static_cast<size_t>(i + l)];
+               }
+               for (int64_t i = d / kLanes * kLanes; i < d; ++i) sums[0] += row[i] * weight[static_cast<size_t>(i)];
+               double dot = 0;
+               for (const float sum : sums) dot += static_cast<double>(sum);
+               const float gate = static_cast<float>(1.0 / (1.0 + std::exp(-dot)));
+               std::memmove(out.at(thread) + t * d, left.at(thread) + t * d, static_cast<size_t>(d) * 4);
+               table.add_scaled(right.at(thread) + t * d, gate, d, out.at(thread) + t * d);
+             }
            });
   return n_steps_ - 1;
 }
