@@ -103,13 +103,7 @@ def write_gguf(model: Any, path: Path, architecture: str, freq_factors: np.ndarr
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
-    printable = [chr(b) if 0x21 <= b < 0x7F else chr(0x100 + b) for b in range(config.vocab_size)]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(printable)
-    writer.add_token_types([1] * config.vocab_size)
-    writer.add_token_merges([])
-    writer.add_eos_token_id(0)
+    write_vocabulary(writer, config.vocab_size)
     for name, parameter in model.named_parameters():
         weight = parameter.detach().float().numpy()
         target = gguf_name(name)
@@ -123,6 +117,17 @@ def write_gguf(model: Any, path: Path, architecture: str, freq_factors: np.ndarr
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
+    """The first ``n_vocab`` byte tokens and no merges."""
+    printable = [chr(b) if 0x21 <= b < 0x7F else chr(0x100 + b) for b in range(n_vocab)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(printable)
+    writer.add_token_types([1] * n_vocab)
+    writer.add_token_merges([])
+    writer.add_eos_token_id(0)
 
 
 def hidden_states(model: Any, ids: list[int]) -> tuple[list[np.ndarray], np.ndarray]:

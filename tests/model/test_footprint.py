@@ -64,7 +64,7 @@ def test_groups_add_up_to_the_model() -> None:
     assert sum(row.n_bytes for row in result.classes) == sum(row.n_bytes for row in result.modules) == m.n_bytes
     assert sum(row.n_params for row in result.classes) == m.n_params
     decode = result.phases[Phase.DECODE]
-    # All matrices but two: the embedding gives one row; the k half of kv_b is requantized for decode. In float32
+    # All matrices but two: the embedding gives one row; the k half of kv_b is stored anew for decode. In float32
     # nothing is.
     exact = footprint(dataclasses.replace(make_tiny("deepseek2", "F32")))
     weights = total_work(exact.phases[Phase.DECODE]).weight_bytes

@@ -80,7 +80,7 @@ def _halves_of_kv_b(problem: Problem, weight: WeightData, raw: bool) -> list[Mat
     """Each head's matrix out of a layer's ``kv_b`` ``[heads * (nope + v), kv_lora]``.
 
     Its last ``n`` rows as they are stored when they read the latent; else its first ``k`` rows transposed, which
-    stored blocks cannot express: dequantised and stored again as the problem's type.
+    stored blocks cannot express: dequantised and stored anew as the problem's type.
     """
     heads, n, k = (problem.integer(name) for name in ("heads", "n", "k"))
     kv_lora, rows = weight.shape[0], weight.shape[1] // heads
