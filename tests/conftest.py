@@ -109,11 +109,19 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32,
     }
+    routed = {"num_experts_per_tok": 3, "rope_parameters": rope, "tie_word_embeddings": False}
     configs = {
         "llama": transformers.LlamaConfig(**shared, rope_parameters=rope, tie_word_embeddings=False),
         "llama3": transformers.LlamaConfig(**shared, rope_parameters=llama3, tie_word_embeddings=True),
         "qwen2": transformers.Qwen2Config(**shared, rope_parameters=rope, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**shared, rope_parameters=rope, head_dim=32, tie_word_embeddings=False),
+        "mixtral": transformers.MixtralConfig(**shared, **routed, num_local_experts=7),
+        "qwen2moe": transformers.Qwen2MoeConfig(
+            **shared, **routed, num_experts=7, moe_intermediate_size=64, shared_expert_intermediate_size=128
+        ),
+        "qwen3moe": transformers.Qwen3MoeConfig(
+            **shared, **routed, num_experts=7, moe_intermediate_size=64, head_dim=32, norm_topk_prob=True
+        ),
     }
     folder = tmp_path_factory.mktemp("tiny")
     models = {}
@@ -132,7 +140,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
             factors = (plain / model.model.rotary_emb.inv_freq.double()).numpy()
             assert factors.max() > 7  # the scaling is really on
         path = folder / f"{name}.gguf"
-        write_gguf(model, path, "llama" if name == "llama3" else name, factors)
+        write_gguf(model, path, "llama" if name in ("llama3", "mixtral") else name, factors)
         models[name] = (path, model)
     return models
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 import transformers
 
+_SHARED = ("shared_expert", "shared_experts")
 # Hugging Face name of a layer's part -> GGUF name.
 _PARTS = {
     "input_layernorm": "attn_norm",
@@ -23,6 +25,9 @@ _PARTS = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    **{f"mlp.{s}.{part}_proj": f"ffn_{part}_shexp" for s in _SHARED for part in ("gate", "up", "down")},
 }
 _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
@@ -85,8 +90,54 @@ def llama_from_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
-def write_gguf(model: Any, path: Path, architecture: str, freq_factors: np.ndarray | None = None) -> None:
-    """Writes ``model`` in float32, with a vocabulary of the first ``vocab_size`` byte tokens and no merges."""
+def _stored(model: Any, permuted: bool, experts: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors of a file, as llama.cpp's converter names and shapes them."""
+    config = model.config
+    for name, parameter in model.named_parameters():
+        weight = parameter.detach().float().numpy()
+        _, _, part = name.partition(".mlp.experts.")
+        if part:
+            block = f"blk.{name.split('.')[2]}"
+            stacks = (
+                {"down": weight}
+                if part == "down_proj"
+                else dict(zip(("gate", "up"), np.split(weight, 2, axis=1), strict=True))
+            )
+            if experts == "fused" and part == "gate_up_proj":
+                stacks = {"gate_up": weight}
+            for which, stack in stacks.items():
+                if experts == "split":
+                    yield from ((f"{block}.ffn_{which}.{i}.weight", matrix) for i, matrix in enumerate(stack))
+                else:
+                    yield f"{block}.ffn_{which}_exps.weight", stack
+            continue
+        target = gguf_name(name)
+        heads = _heads(target, config.num_attention_heads, config.num_key_value_heads)
+        yield target, (_permute(weight, heads) if permuted and heads else weight).squeeze()
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
+    experts = getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0)
+    if not experts:
+        return
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    for attribute, add in {
+        "moe_intermediate_size": writer.add_expert_feed_forward_length,
+        "shared_expert_intermediate_size": writer.add_expert_shared_feed_forward_length,
+    }.items():
+        if getattr(config, attribute, None):
+            add(getattr(config, attribute))
+
+
+def write_gguf(
+    model: Any, path: Path, architecture: str, freq_factors: np.ndarray | None = None, experts: str = "stacked"
+) -> None:
+    """Writes ``model`` in float32, with a vocabulary of the first ``vocab_size`` byte tokens and no merges.
+
+    ``experts``: ``stacked`` as files are made now, ``split`` with one tensor an expert as they were in 2023, ``fused``
+    with gate and up in one.
+    """
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -104,12 +155,8 @@ def write_gguf(model: Any, path: Path, architecture: str, freq_factors: np.ndarr
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
     write_vocabulary(writer, config.vocab_size)
-    for name, parameter in model.named_parameters():
-        weight = parameter.detach().float().numpy()
-        target = gguf_name(name)
-        heads = _heads(target, config.num_attention_heads, config.num_key_value_heads)
-        if architecture == "llama" and heads:
-            weight = _permute(weight, heads)
+    _write_experts(writer, config)
+    for target, weight in _stored(model, architecture == "llama", experts):
         writer.add_tensor(target, np.ascontiguousarray(weight))
     if freq_factors is not None:
         writer.add_tensor("rope_freqs.weight", freq_factors.astype(np.float32))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import make_tiny
+from tiny_models import ARCHITECTURES, make_tiny
 
 from kbench.core import CorruptFile, TensorInfo, Unsupported
 from kbench.model import GgufFile, GgufTensor, ModelDescriptor, describe_gguf, open_gguf, synthesize
@@ -23,9 +23,6 @@ def test_smollm2(smollm2_path: Path) -> None:
     assert len(m.tensors) == 272
     assert m.n_params == 134_515_008  # as its card says
     assert m.n_bytes == open_gguf(smollm2_path).tensor_bytes
-
-
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "deepseek2", "deepseek-v3")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -86,7 +83,9 @@ def change(
         ({"llama.vocab_size": 321, "tokenizer.ggml.tokens": None}, "token_embd.weight", "[256, 321]"),
         ({"llama.feed_forward_length": 500}, "blk.0.ffn_gate.weight", "[256, 512]"),
         ({"llama.context_length": None}, "llama.context_length", "missing"),
-        ({"llama.expert_count": 8}, "", "mixture-of-experts"),
+        ({"llama.expert_count": 8}, "llama.expert_used_count", "missing"),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 9}, "llama.expert_used_count", "found 9"),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "expert_feed_forward_length", "missing"),
     ],
 )
 def test_metadata_that_contradicts(metadata: dict[str, Any], where: str, says: str, tiny_gguf: Path) -> None:
@@ -117,6 +116,23 @@ def test_tensors_that_contradict(
         describe_gguf(change(tiny_gguf, shapes=shapes))
     assert where in error.value.where
     assert says in error.value.message
+
+
+def test_experts_where_an_architecture_has_none(tmp_path: Path) -> None:
+    synthesize(make_tiny("qwen2", n_layers=1), tmp_path / "m.gguf")
+    with pytest.raises(Unsupported, match=r"mixture-of-experts.*'qwen2'.*accepted: llama, qwen2moe"):
+        describe_gguf(change(tmp_path / "m.gguf", {"qwen2.expert_count": 8}))
+    synthesize(make_tiny("qwen2moe", n_layers=1), tmp_path / "e.gguf")
+    with pytest.raises(CorruptFile, match="expert_count"):
+        describe_gguf(change(tmp_path / "e.gguf", {"qwen2moe.expert_count": None}))
+
+
+def test_widths_of_experts_that_only_the_tensors_tell(tmp_path: Path) -> None:
+    synthesize(make_tiny("qwen2moe"), tmp_path / "m.gguf")
+    widths = ("expert_feed_forward_length", "expert_shared_feed_forward_length")
+    moe = describe_gguf(change(tmp_path / "m.gguf", {f"qwen2moe.{key}": None for key in widths})).moe
+    assert moe is not None
+    assert (moe.n, moe.shared_width) == (256, 768)
 
 
 def test_an_unknown_architecture_lists_the_known(tiny_gguf: Path) -> None:

@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from tiny_models import make_tiny
+from tiny_models import ARCHITECTURES, make_tiny
 
 from kbench.core import AUTO, CPU, Device, Module, OpCall, Phase, Placement, Problem, TensorInfo, UserError, work
 from kbench.model import ModelDescriptor, build_tree, embedded, lower
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "deepseek2", "deepseek-v3")
 GPU = Device("cuda")
 ON_GPU = Placement(GPU, AUTO, GPU, AUTO)
 

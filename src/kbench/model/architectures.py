@@ -13,7 +13,9 @@ from .descriptor import ModelDescriptor
 class ClassFamily:
     """Where the model's Python classes live and how they are called: ``{module}.{prefix}Attention`` and so on.
 
-    ``mlp_prefix`` differs where a model borrows; ``router`` and ``rotary`` hold full class names below ``module``.
+    ``moe``, ``router`` and ``rotary`` hold full class names below ``module``; ``linear_router``: KTransformers' copy of
+    the model has a plain ``nn.Linear`` there. ``moe_name`` is the layer's attribute that holds its experts,
+    ``shared_name`` the one of those that holds the shared ones.
     """
 
     modules: tuple[str, ...]
@@ -21,13 +23,18 @@ class ClassFamily:
     moe: tuple[str, ...] = ()
     router: tuple[str, ...] = ()
     rotary: tuple[str, ...] = ()
+    linear_router: bool = False
+    moe_name: str = "mlp"
+    shared_name: str = "shared_experts"
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """``rope_mode``: ``norm`` rotates neighbouring pairs (the q and k rows of llama GGUFs are stored for that),
-    ``neox`` rotates halves. ``attention_bias`` is None where some files have one and others do not. ``generates`` says
-    that the engine runs it; without that it can be planned only.
+    """What files of one ``general.architecture`` have in common. None: some files have it and others do not.
+
+    ``rope_mode``: ``norm`` rotates neighbouring pairs (the q and k rows of llama GGUFs are stored for that),
+    ``neox`` rotates halves. ``norm_topk_prob``: what holds where the metadata do not say. ``shared_gate``: the shared
+    expert is weighed by a sigmoid of its own. ``generates``: the engine runs it; without that it can be planned only.
     """
 
     name: str
@@ -37,6 +44,9 @@ class Architecture:
     attention_bias: bool | None = False
     mla: bool = False
     generates: bool = True
+    experts: bool | None = False
+    norm_topk_prob: bool = False
+    shared_gate: bool = False
 
 
 _LLAMA = ClassFamily(
@@ -46,6 +56,32 @@ _LLAMA = ClassFamily(
 )
 _QWEN2 = ClassFamily(("transformers.models.qwen2.modeling_qwen2",), "Qwen2", rotary=("Qwen2RotaryEmbedding",))
 _QWEN3 = ClassFamily(("transformers.models.qwen3.modeling_qwen3",), "Qwen3", rotary=("Qwen3RotaryEmbedding",))
+_MIXTRAL = ClassFamily(
+    ("ktransformers.models.modeling_mixtral", "transformers.models.mixtral.modeling_mixtral"),
+    "Mixtral",
+    moe=("MixtralSparseMoeBlock",),
+    router=("MixtralTopKRouter",),
+    rotary=("MixtralRotaryEmbedding",),
+    linear_router=True,
+    moe_name="block_sparse_moe",
+)
+_QWEN2_MOE = ClassFamily(
+    ("ktransformers.models.modeling_qwen2_moe", "transformers.models.qwen2_moe.modeling_qwen2_moe"),
+    "Qwen2Moe",
+    moe=("Qwen2MoeSparseMoeBlock",),
+    router=("Qwen2MoeTopKRouter",),
+    rotary=("Qwen2MoeRotaryEmbedding",),
+    linear_router=True,
+    shared_name="shared_expert",
+)
+_QWEN3_MOE = ClassFamily(
+    ("ktransformers.models.modeling_qwen3_moe", "transformers.models.qwen3_moe.modeling_qwen3_moe"),
+    "Qwen3Moe",
+    moe=("Qwen3MoeSparseMoeBlock",),
+    router=("Qwen3MoeTopKRouter",),
+    rotary=("Qwen3MoeRotaryEmbedding",),
+    linear_router=True,
+)
 _DEEPSEEK_V2 = ClassFamily(
     ("ktransformers.models.modeling_deepseek", "transformers.models.deepseek_v2.modeling_deepseek_v2"),
     "DeepseekV2",
@@ -64,10 +100,13 @@ _DEEPSEEK_V3 = ClassFamily(
 ARCHITECTURES = {
     entry.name: entry
     for entry in (
-        Architecture("llama", "norm", _LLAMA, attention_bias=None),
+        # With experts: Mixtral.
+        Architecture("llama", "norm", _LLAMA, attention_bias=None, experts=None, norm_topk_prob=True),
         Architecture("qwen2", "neox", _QWEN2, attention_bias=True),
         Architecture("qwen3", "neox", _QWEN3, qk_norm=True),
-        Architecture("deepseek2", "norm", _DEEPSEEK_V2, mla=True),
+        Architecture("qwen2moe", "neox", _QWEN2_MOE, attention_bias=True, experts=True, shared_gate=True),
+        Architecture("qwen3moe", "neox", _QWEN3_MOE, qk_norm=True, experts=True, norm_topk_prob=True),
+        Architecture("deepseek2", "norm", _DEEPSEEK_V2, mla=True, experts=None),
     )
 }
 
@@ -89,7 +128,9 @@ def architecture(name: str, where: str = "") -> Architecture:
 
 
 def class_family(descriptor: ModelDescriptor) -> ClassFamily:
-    """The classes of this model: GGUF calls V2 and V3 both deepseek2, Hugging Face does not."""
+    """The classes of this model: GGUF calls V2 and V3 both deepseek2, Llama and Mixtral both llama."""
+    if descriptor.moe is not None and descriptor.architecture == "llama":
+        return _MIXTRAL
     if descriptor.moe is not None and descriptor.moe.scoring == "sigmoid":
         return _DEEPSEEK_V3
     return architecture(descriptor.architecture).classes

@@ -10,7 +10,7 @@ from gguf.constants import LlamaFileType
 
 from kbench.core import Attribute, CorruptFile, TensorInfo, Unsupported
 
-from .architectures import Architecture, architecture
+from .architectures import ARCHITECTURES, Architecture, architecture
 from .descriptor import Mla, ModelDescriptor, Moe
 from .gguf_file import GgufFile
 from .metadata import Metadata
@@ -34,12 +34,6 @@ def describe_gguf(gguf: GgufFile) -> ModelDescriptor:
 
 
 def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDescriptor:
-    if meta.integer("expert_count", 0, least=0):
-        raise Unsupported(
-            f"a mixture-of-experts model of architecture {entry.name!r}",
-            where=str(gguf.path),
-            accepted="dense llama, qwen2 and qwen3; mixture-of-experts deepseek2",
-        )
     d, heads = meta.integer("embedding_length"), meta.integer("attention.head_count")
     kv_heads = meta.integer("attention.head_count_kv", heads)
     if heads % kv_heads:
@@ -61,6 +55,7 @@ def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDe
         rope=_rope(meta, entry, head_dim, gguf),
         qk_norm=entry.qk_norm,
         attention_bias="blk.0.attn_q.bias" in gguf.tensors if bias is None else bias,
+        moe=_moe(meta, entry, gguf),
     )
 
 
@@ -86,14 +81,22 @@ def _mla_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDesc
         ffn=meta.integer("feed_forward_length"),
         rope=_rope(meta, entry, head_dim, gguf),
         mla=mla,
-        moe=_moe(meta),
+        moe=_moe(meta, entry, gguf),
     )
 
 
-def _moe(meta: Metadata) -> Moe | None:
+def _moe(meta: Metadata, entry: Architecture, gguf: GgufFile) -> Moe | None:
     experts = meta.integer("expert_count", 0, least=0)
+    if not experts and entry.experts:
+        meta.fail("expert_count", f"an architecture of experts with {experts}", "at least 1")
     if not experts:
         return None
+    if entry.experts is False:
+        raise Unsupported(
+            f"a mixture-of-experts model of architecture {entry.name!r}",
+            where=str(gguf.path),
+            accepted=", ".join(name for name, known in ARCHITECTURES.items() if known.experts is not False),
+        )
     top_k = meta.integer("expert_used_count")
     if top_k > experts:
         meta.fail("expert_used_count", f"found {top_k}", f"at most the {experts} experts")
@@ -104,16 +107,26 @@ def _moe(meta: Metadata) -> Moe | None:
     gating = meta.integer("expert_gating_func", 1)
     if gating not in (1, 2):
         meta.fail("expert_gating_func", f"found {gating}", "1 (softmax), 2 (sigmoid)")
+    first_dense = meta.integer("leading_dense_block_count", 0, least=0)
+
+    def width(key: str, part: str) -> int:
+        """Files of 2024 leave it to the tensors, which are checked against it like all others."""
+        tensor = gguf.tensors.get(f"blk.{first_dense}.ffn_gate_{part}.weight")
+        rows = tensor.info.shape[1] if tensor is not None and len(tensor.info.shape) > 1 else None
+        return meta.integer(key, rows)
+
     return Moe(
         experts=experts,
         top_k=top_k,
-        n=meta.integer("expert_feed_forward_length"),
-        shared=meta.integer("expert_shared_count", 0, least=0),
-        first_dense=meta.integer("leading_dense_block_count", 0, least=0),
+        n=width("expert_feed_forward_length", "exps"),
+        shared=1 if entry.shared_gate else meta.integer("expert_shared_count", 0, least=0),
+        shared_n=width("expert_shared_feed_forward_length", "shexp") if entry.shared_gate else 0,
+        shared_gate=entry.shared_gate,
+        first_dense=first_dense,
         scoring="sigmoid" if gating == 2 else "softmax",
         n_group=n_group,
         topk_group=topk_group,
-        norm_topk_prob=meta.flag("expert_weights_norm", False),
+        norm_topk_prob=meta.flag("expert_weights_norm", entry.norm_topk_prob),
         routed_scaling=meta.number("expert_weights_scale", 1.0),
     )
 

@@ -24,6 +24,9 @@ class Mla:
 class Moe:
     """Routing among ``experts`` of width ``n``; ``shared`` counts the experts that every token visits.
 
+    Those are together ``shared_n`` wide, ``shared`` times ``n`` where it is 0; ``shared_gate``: a sigmoid of the token
+    weighs them.
+
     ``scoring`` is ``softmax`` or ``sigmoid`` (the latter with a selection bias). A token's experts come from the best
     ``topk_group`` of ``n_group`` groups. The first ``first_dense`` layers have an MLP instead.
     """
@@ -38,6 +41,12 @@ class Moe:
     topk_group: int
     norm_topk_prob: bool
     routed_scaling: float
+    shared_n: int = 0
+    shared_gate: bool = False
+
+    @property
+    def shared_width(self) -> int:
+        return self.shared_n or self.shared * self.n
 
 
 @dataclass(frozen=True)

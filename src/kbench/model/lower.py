@@ -9,7 +9,8 @@ from kbench.core import Assignment, OpCall, Phase, Problem, UserError, Value, ch
 from .descriptor import ModelDescriptor
 from .draft import Draft, Resolve
 from .injection import inject
-from .lower_deepseek2 import lower_mla, lower_moe
+from .lower_deepseek2 import lower_mla
+from .lower_moe import lower_moe
 from .transfers import insert_transfers
 
 

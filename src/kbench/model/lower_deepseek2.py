@@ -1,4 +1,4 @@
-"""The parts of a layer that DeepSeek-V2 and V3 have of their own: latent attention, absorbed, and routed experts."""
+"""What a layer of DeepSeek-V2 and V3 has of its own: latent attention, absorbed."""
 
 from __future__ import annotations
 
@@ -90,51 +90,3 @@ def _absorb(draft: Draft, index: int, x: str, half: str) -> str:
     problem = Problem.make("head_linear", quant=type_name, heads=m.heads, n=n, k=k, tokens=draft.tokens)
     value = Value(f"{module}.{half}", m.heads * (n + tail))
     return draft.emit(problem, module, (x,), (value,), (weight.name,), {"half": half, "tail": tail})
-
-
-def lower_moe(draft: Draft, index: int, x: str) -> str:
-    """Router, routed experts (one fused call) and, beside them, the shared experts; then their sum."""
-    m, module, block = draft.model, f"model.layers.{index}.mlp", f"blk.{index}"
-    e = m.moe
-    assert e is not None
-    gate = draft.tensor(f"{block}.ffn_gate_inp.weight")
-    bias = (f"{block}.exp_probs_b.bias",) if draft.has(f"{block}.exp_probs_b.bias") else ()
-    problem = Problem.make("moe_router", quant=gate.quant, experts=e.experts, top_k=e.top_k, k=m.d, tokens=draft.tokens)
-    ids, weights = Value(f"{module}.gate.ids", e.top_k, dtype="i32"), Value(f"{module}.gate.weights", e.top_k)
-    draft.emit(
-        problem,
-        f"{module}.gate",
-        (x,),
-        (ids, weights),
-        (gate.name, *bias),
-        {
-            "scoring": e.scoring,
-            "n_group": e.n_group,
-            "topk_group": e.topk_group,
-            "norm_topk_prob": int(e.norm_topk_prob),
-            "routed_scaling": e.routed_scaling,
-        },
-    )
-    parts = [draft.tensor(f"{block}.ffn_{part}_exps.weight") for part in ("gate", "up", "down")]
-    problem = Problem.make(
-        "moe_experts",
-        experts=e.experts,
-        top_k=e.top_k,
-        n=e.n,
-        k=m.d,
-        quant_gate=parts[0].quant,
-        quant_up=parts[1].quant,
-        quant_down=parts[2].quant,
-        tokens=draft.tokens,
-    )
-    routed = draft.emit(
-        problem,
-        f"{module}.experts",
-        (x, ids.name, weights.name),
-        (Value(f"{module}.experts", m.d),),
-        tuple(part.name for part in parts),
-    )
-    if not e.shared:
-        return routed
-    shared = draft.mlp(f"{module}.shared_experts", x, f"{block}.ffn_{{}}_shexp")
-    return draft.add(module, routed, shared, module)

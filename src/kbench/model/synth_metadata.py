@@ -69,6 +69,8 @@ def _experts(writer: GGUFWriter, m: ModelDescriptor) -> None:
     writer.add_expert_used_count(e.top_k)
     writer.add_expert_shared_count(e.shared)
     writer.add_expert_feed_forward_length(e.n)
+    if e.shared_n:
+        writer.add_expert_shared_feed_forward_length(e.shared_n)
     writer.add_expert_weights_scale(e.routed_scaling)
     writer.add_expert_weights_norm(e.norm_topk_prob)
     writer.add_uint32(f"{m.architecture}.expert_gating_func", 2 if e.scoring == "sigmoid" else 1)

@@ -97,6 +97,8 @@ def _moe(m: ModelDescriptor) -> _Rows:
     yield "ffn_up_exps.weight", (m.d, e.n, e.experts)
     yield "ffn_down_exps.weight", (e.n, m.d, e.experts)
     if e.shared:
-        yield "ffn_gate_shexp.weight", (m.d, e.n * e.shared)
-        yield "ffn_up_shexp.weight", (m.d, e.n * e.shared)
-        yield "ffn_down_shexp.weight", (e.n * e.shared, m.d)
+        yield "ffn_gate_shexp.weight", (m.d, e.shared_width)
+        yield "ffn_up_shexp.weight", (m.d, e.shared_width)
+        yield "ffn_down_shexp.weight", (e.shared_width, m.d)
+    if e.shared_gate:
+        yield "ffn_gate_inp_shexp.weight", (m.d,)

@@ -65,7 +65,9 @@ class _TreeBuilder:
         name, block = f"model.layers.{index}", f"blk.{index}"
         children = (
             self.attention(f"{name}.self_attn", block),
-            self.moe(f"{name}.mlp", block) if self.m.has_experts(index) else self.mlp(f"{name}.mlp", block, "ffn_{}"),
+            self.moe(f"{name}.{self.family.moe_name}", block)
+            if self.m.has_experts(index)
+            else self.mlp(f"{name}.mlp", block, "ffn_{}"),
             self.norm(f"{name}.input_layernorm", f"{block}.attn_norm"),
             self.norm(f"{name}.post_attention_layernorm", f"{block}.ffn_norm"),
         )
@@ -105,13 +107,16 @@ class _TreeBuilder:
     def moe(self, name: str, block: str) -> Module:
         assert self.m.moe is not None
         experts = self.tensors(*(f"{block}.ffn_{part}_exps.weight" for part in ("gate", "up", "down")))
+        router = _LINEAR[1:-1] if self.family.linear_router else ()
         gate = self.tensors(f"{block}.ffn_gate_inp.weight", f"{block}.exp_probs_b.bias")
         children = [
             Module(f"{name}.experts", (*self.own("Experts", "Experts"), *_LIST[1:-1]), experts),
-            Module(f"{name}.gate", self.named("MoEGate", *self.family.router), gate),
+            Module(f"{name}.gate", (*self.named("MoEGate", *self.family.router), *router), gate),
         ]
         if self.m.moe.shared:
-            children.append(self.mlp(f"{name}.shared_experts", block, "ffn_{}_shexp"))
+            children.append(self.mlp(f"{name}.{self.family.shared_name}", block, "ffn_{}_shexp"))
+        if self.m.moe.shared_gate:
+            children.append(self.linear(f"{name}.shared_expert_gate", f"{block}.ffn_gate_inp_shexp"))
         return Module(name, self.named("MoE", *self.family.moe), children=tuple(children))
 
 

@@ -27,9 +27,9 @@ _UNITS = (
     ("kv projections", r"self_attn\.(k_proj|v_proj|kv_a_proj_with_mqa|kv_a_layernorm)$"),
     ("o projection", r"self_attn\.o_proj$"),
     ("attention", r"self_attn(\.|$)"),
-    ("routed experts", r"mlp\.experts(\.|$)"),
-    ("shared experts", r"mlp\.shared_experts(\.|$)"),
-    ("router", r"mlp\.gate$"),
+    ("routed experts", r"(mlp|block_sparse_moe)\.experts(\.|$)"),
+    ("shared experts", r"mlp\.shared_expert(s|_gate)?(\.|$)"),
+    ("router", r"(mlp|block_sparse_moe)\.gate$"),
     ("dense FFN", r"mlp(\.|$)"),
 )
 _STREAM = "stream"

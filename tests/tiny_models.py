@@ -23,12 +23,23 @@ def _rope(mode: str, head_dim: int, scaling: str = "none") -> dict[str, Any]:
     }
 
 
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mixtral", "qwen2moe", "qwen3moe", "deepseek2", "deepseek-v3")
+
+_EXPERTS = {
+    "mixtral": Moe(8, 2, 512, 0, 0, "softmax", 1, 1, True, 1.0),
+    "qwen2moe": Moe(8, 2, 256, 1, 0, "softmax", 1, 1, False, 1.0, shared_n=768, shared_gate=True),
+    "qwen3moe": Moe(8, 2, 256, 0, 0, "softmax", 1, 1, True, 1.0),
+}
+
+
 def make_tiny(architecture: str = "llama", quant: str = "Q4_K_M", **changes: Any) -> ModelDescriptor:
-    """Three layers of width 256 of any architecture; ``deepseek-v3`` is deepseek2 with sigmoid routing."""
+    """Three layers of width 256 of any of ``ARCHITECTURES``: ``deepseek-v3`` is deepseek2 with sigmoid routing,
+    ``mixtral`` llama with experts."""
     latent = architecture.startswith("deepseek")
+    mode = "norm" if architecture in ("llama", "mixtral") else "neox"
     fields: dict[str, Any] = {
         "name": f"tiny {architecture}",
-        "architecture": "deepseek2" if latent else architecture,
+        "architecture": {"deepseek-v3": "deepseek2", "mixtral": "llama"}.get(architecture, architecture),
         "quant": "",
         "n_layers": 3,
         "d": 256,
@@ -39,9 +50,10 @@ def make_tiny(architecture: str = "llama", quant: str = "Q4_K_M", **changes: Any
         "ffn": 512,
         "rms_eps": 2.0**-20,  # a float32
         "context_length": 512,
-        "rope": _rope("norm", 96, "yarn") if latent else _rope("norm" if architecture == "llama" else "neox", 64),
-        "qk_norm": architecture == "qwen3",
-        "attention_bias": architecture == "qwen2",
+        "rope": _rope("norm", 96, "yarn") if latent else _rope(mode, 64),
+        "qk_norm": architecture in ("qwen3", "qwen3moe"),
+        "attention_bias": architecture in ("qwen2", "qwen2moe"),
+        "moe": _EXPERTS.get(architecture),
     }
     if latent:
         v3 = architecture == "deepseek-v3"

@@ -1,0 +1,65 @@
+"""A layer's mixture of experts."""
+
+from __future__ import annotations
+
+from kbench.core import Problem, Value
+
+from .architectures import class_family
+from .draft import Draft
+
+
+def lower_moe(draft: Draft, index: int, x: str) -> str:
+    """Router, routed experts (one fused call) and, beside them, the shared experts; then their sum, of which the shared
+    experts' part may be weighed by a sigmoid."""
+    m, family, block = draft.model, class_family(draft.model), f"blk.{index}"
+    module, e = f"model.layers.{index}.{family.moe_name}", m.moe
+    assert e is not None
+    gate = draft.tensor(f"{block}.ffn_gate_inp.weight")
+    bias = (f"{block}.exp_probs_b.bias",) if draft.has(f"{block}.exp_probs_b.bias") else ()
+    problem = Problem.make("moe_router", quant=gate.quant, experts=e.experts, top_k=e.top_k, k=m.d, tokens=draft.tokens)
+    ids, weights = Value(f"{module}.gate.ids", e.top_k, dtype="i32"), Value(f"{module}.gate.weights", e.top_k)
+    draft.emit(
+        problem,
+        f"{module}.gate",
+        (x,),
+        (ids, weights),
+        (gate.name, *bias),
+        {
+            "scoring": e.scoring,
+            "n_group": e.n_group,
+            "topk_group": e.topk_group,
+            "norm_topk_prob": int(e.norm_topk_prob),
+            "routed_scaling": e.routed_scaling,
+        },
+    )
+    parts = [draft.tensor(f"{block}.ffn_{part}_exps.weight") for part in ("gate", "up", "down")]
+    problem = Problem.make(
+        "moe_experts",
+        experts=e.experts,
+        top_k=e.top_k,
+        n=e.n,
+        k=m.d,
+        quant_gate=parts[0].quant,
+        quant_up=parts[1].quant,
+        quant_down=parts[2].quant,
+        tokens=draft.tokens,
+    )
+    routed = draft.emit(
+        problem,
+        f"{module}.experts",
+        (x, ids.name, weights.name),
+        (Value(f"{module}.experts", m.d),),
+        tuple(part.name for part in parts),
+    )
+    if not e.shared:
+        return routed
+    shared = draft.mlp(f"{module}.{family.shared_name}", x, f"{block}.ffn_{{}}_shexp")
+    if not e.shared_gate:
+        return draft.add(module, routed, shared, module)
+    return draft.emit(
+        Problem.make("gated_add", d=m.d, tokens=draft.tokens),
+        f"{module}.shared_expert_gate",
+        (routed, shared, x),
+        (Value(module, m.d),),
+        (f"{block}.ffn_gate_inp_shexp.weight",),
+    )

@@ -1,0 +1,50 @@
+"""The same synthetic files in kbench and in llama.cpp: the distributions of the next token agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import make_tiny
+
+from kbench.engine import load_model
+from kbench.model import synthesize
+
+llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+
+N_TOKENS = 64
+
+# Both keep keys and values in f16, and llama.cpp multiplies f16 weights by activations rounded to f16, 2^-12 of each on
+# average: some 1e-3 of the logits, whose spread is about 1, and a KL divergence of half its square.
+F16_KL = 1e-5
+# llama.cpp rounds activations to 8 bits, which is 2e-2 of these logits. Two of a random router's experts are often
+# closer together than that, and a token that goes to the other one says something else: here every expert is chosen, so
+# that the weights are compared and the choice, which the files in F16 test, is not.
+QUANTISED_KL = 1e-3
+
+
+def divergence(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """KL divergence of each row's softmax from the other's."""
+    p, q = (
+        a.astype(np.float64) - np.logaddexp.reduce(a.astype(np.float64), -1, keepdims=True) for a in (logits, others)
+    )
+    return np.asarray((np.exp(p) * (p - q)).sum(-1))
+
+
+@pytest.mark.parametrize("quant", ["F16", "Q8_0", "Q4_K_M"])
+@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen2moe", "qwen3moe"])
+def test_next_tokens_are_llama_cpps(architecture: str, quant: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    model = make_tiny(architecture, quant)
+    if model.moe is not None and quant != "F16":
+        model = dataclasses.replace(model, moe=dataclasses.replace(model.moe, top_k=model.moe.experts))
+    synthesize(model, path)
+    ids = np.random.default_rng(0).integers(0, 318, N_TOKENS).tolist()
+    peer = llama_cpp.Llama(str(path), n_ctx=N_TOKENS, n_threads=2, logits_all=True, verbose=False)
+    peer.eval(ids)
+    theirs = np.array(peer.scores[:N_TOKENS])
+    peer.close()
+    found = divergence(theirs, load_model(path, context=N_TOKENS, threads=2).logits(ids))
+    assert found.mean() < (F16_KL if quant == "F16" else QUANTISED_KL)
