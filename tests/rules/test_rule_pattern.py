@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from kbench.rules.pattern import MAX_PATTERN, PatternError, compile_name
+from kbench.core import parse_yaml
+from kbench.rules import parse_rules
+from kbench.rules.pattern import MAX_FILE_WAYS, MAX_PATTERN, PatternError, compile_name, count_ways
 
 NAME = "model.layers.59.self_attn.kv_a_proj_with_mqa"
 
@@ -78,3 +80,37 @@ def test_the_worst_pattern_that_is_accepted_ends() -> None:
     worst = ".*" * 3 + "a?" * 4 + "z$"
     code = f"from kbench.rules.pattern import compile_name; assert not compile_name({worst!r}).search({NAME!r})"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "ways"),
+    [
+        ("^lm_head$", 1),
+        (r"^layers\.([1-9]|[1-5][0-9]|60)\.", 2),  # of the three, 1 begins two, and 6 others
+        (r"(q_proj|k_proj|v_proj)", 1),
+        (r"^(q_a|q_b|\.)", 2),
+        (r"(?i)(a|A|b)", 90),
+        ("^(|a)b", 2),
+        ("^(.|a)(.|b)", 4),
+        (".*", 46),
+        ("a?b?", 4),
+    ],
+)
+def test_ways_are_counted_by_what_alternatives_begin_with(text: str, ways: int) -> None:
+    compile_name(text)
+    assert count_ways(text) == ways
+
+
+def test_a_files_patterns_together_are_bounded() -> None:
+    """Each alone is accepted; thousands of them would keep the matcher busy for minutes."""
+    worst = ".*a.*b.*c"
+    each = count_ways(worst)
+    n_accepted = MAX_FILE_WAYS // each
+    text = "".join(f"- match: {{name: '{worst}{i}'}}\n  replace: {{class: Linear}}\n" for i in range(n_accepted + 9))
+    found = parse_rules(parse_yaml(text), "r.yaml").findings
+    assert [(one.code, one.line) for one in found] == [("slow-patterns", 2 * n_accepted + 1)]
+    assert n_accepted > 10
+    many = "".join(
+        f"- match: {{name: '^model\\.layers\\.{i}\\..*$'}}\n  replace: {{class: default}}\n" for i in range(4000)
+    )
+    assert parse_rules(parse_yaml(many), "r.yaml").findings == ()

@@ -3,7 +3,8 @@
 A rule file is untrusted and Python's matcher backtracks: ``(a+)+$`` on a name of 60 letters outlives its reader.
 Module names are short, so it is enough to bound how often a pattern may repeat something of variable length: on a
 name of 45 characters, ``MAX_REPEATS`` repeats in a row can divide it in C(48, 3) = 17 thousand ways. Alternatives
-multiply as well: ``(?:a|.)`` forty times over can match in 2^40 ways.
+multiply as well: ``(?:a|.)`` forty times over can match in 2^40 ways. What single patterns may do, a file of thousands
+of them must not add up to: a file has ``MAX_FILE_WAYS`` for all of them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ MAX_PATTERN = 2000
 MAX_REPEATS = 3
 # Each optional part doubles the ways to match.
 MAX_OPTIONAL = 4
-# Products of alternatives in a row, times the ways to divide a name by repeats. Layer numbers are some 20 alternatives
-# and module names below a layer some 60; alternatives that begin differently, as these do, are never all tried.
-MAX_WAYS = 1_000_000
+# Products of alternatives in a row that can begin alike, times the ways to divide a name by repeats. Alternatives that
+# begin differently, as those of layer numbers and of module names mostly do, are never tried both.
+MAX_WAYS = 100_000
+# Of all patterns of a file together. A way costs some 30 ns on each of DeepSeek-V3's 1156 modules: at most ten seconds,
+# with patterns made for the purpose. A file by hand for two GPUs comes to some 300.
+MAX_FILE_WAYS = 300_000
 # Nested counts multiplied. Python counts to this even where there is nothing to match, as in `(?:){1000000000}`.
 MAX_COUNT = 1000
 
@@ -71,8 +75,42 @@ def compile_name(text: str) -> re.Pattern[str]:
     return compiled
 
 
+def count_ways(text: str) -> int:
+    """In how many ways a pattern that compiles can match a name, at most; 1 for most that are written."""
+    scanner = _Scanner(text)
+    repeats, optional, _ = scanner.sequence()
+    # Where alternatives overlap, all of that is tried anew from each character on.
+    begins = 45 if scanner.most_ways > 1 and not text.startswith("^") else 1
+    return scanner.most_ways * begins * math.comb(45 + repeats, repeats) << optional
+
+
 def _short(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+_NOTHING: frozenset[str] | None = frozenset()
+_RANGE = re.compile(r"\[(?:[0-9A-Za-z_](?:-[0-9A-Za-z])?)+\]")
+
+
+def _beginnings(atom: str) -> frozenset[str] | None:
+    """The characters that ``atom`` can stand for; None: any. It is part of a pattern that compiles."""
+    if len(atom) == 2 and atom[0] == "\\" and not atom[1].isalnum():
+        return frozenset(atom[1])
+    if len(atom) == 1 and atom not in ".^$":
+        return frozenset(atom)
+    if _RANGE.fullmatch(atom):
+        return frozenset(char for char in map(chr, range(128)) if re.fullmatch(atom, char))
+    return None
+
+
+def _overlap(branches: list[tuple[frozenset[str] | None, int]]) -> int:
+    """The most ways of alternatives that one character can begin; an empty one can always be taken."""
+    always = sum(ways for begins, ways in branches if not begins)
+    by_char: dict[str, int] = {}
+    for begins, ways in branches:
+        for char in {char.lower() for char in begins or ()}:  # there is a flag to ignore case
+            by_char[char] = by_char.get(char, 0) + ways
+    return always + max(by_char.values(), default=0)
 
 
 class _Scanner:
@@ -86,15 +124,20 @@ class _Scanner:
         """Up to the closing bracket: the worst of its alternatives."""
         worst, varies = (0, 0), False
         repeats = optional = 0
-        ways, other_ways, most_count = 1, 0, 1
+        ways, most_count = 1, 1
+        branches: list[tuple[frozenset[str] | None, int]] = []  # (characters that it can begin with, its ways)
+        begins, begin_at = _NOTHING, self.at
         while self.at < len(self.text) and self.text[self.at] != ")":
             if self.text[self.at] == "|":
                 worst, repeats, optional, varies = (max(worst[0], repeats), max(worst[1], optional)), 0, 0, True
-                ways, other_ways = 1, other_ways + ways
+                branches.append((begins, ways))
+                ways, begins = 1, _NOTHING
                 self.at += 1
+                begin_at = self.at
                 continue
             looks = _LOOKAROUND.match(self.text, self.at) is not None
             self.ways = self.count = 1
+            first, atom_at = self.at == begin_at, self.at
             inner_repeats, inner_optional, inner_varies = self._atom()
             inner_count = self.count
             most_count = max(most_count, inner_count)
@@ -104,7 +147,10 @@ class _Scanner:
                 self.ways = 1
             ways *= self.ways
             repeats, optional, varies = repeats + inner_repeats, optional + inner_optional, varies or inner_varies
+            atom = self.text[atom_at : self.at]
             low, high = self._quantifier()
+            if first:
+                begins = _beginnings(atom) if high is None or low else None
             if high is None:
                 continue
             count = low if high == 1 << 30 else high
@@ -120,7 +166,7 @@ class _Scanner:
             repeats += high > 1 and low != high
             optional += high == 1 and low == 0
             varies = varies or low != high
-        self.ways, self.count = ways + other_ways, most_count
+        self.ways, self.count = _overlap([*branches, (begins, ways)]), most_count
         self.most_ways = max(self.most_ways, self.ways)
         return max(worst[0], repeats), max(worst[1], optional), varies
 

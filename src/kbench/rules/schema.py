@@ -23,7 +23,7 @@ from typing import Any
 from kbench.core import Device, Lines, Placement, did_you_mean, load_yaml
 
 from .finding import ERROR, WARNING, Finding, Severity
-from .pattern import PatternError, compile_name
+from .pattern import MAX_FILE_WAYS, PatternError, compile_name, count_ways
 
 VERSION = 1
 DEFAULT = "default"
@@ -125,6 +125,7 @@ class _Reader:
         self.native = False
         self.provenance: Mapping[str, Any] = {}
         self.findings: list[Finding] = []
+        self.n_ways = 0  # of all patterns so far
 
     def add(self, code: str, line: int, where: str, found: str, accepted: str = "", todo: str = "") -> None:
         self.findings.append(Finding(code, ERROR, self.path, line, where, found, accepted, todo))
@@ -215,6 +216,12 @@ class _Reader:
             if key == "name":
                 try:
                     _compiled(value)
+                    before, self.n_ways = self.n_ways, self.n_ways + count_ways(value)
+                    if before <= MAX_FILE_WAYS < self.n_ways:  # told once
+                        found = "with this pattern the file's could take minutes to match"
+                        accepted = f"{MAX_FILE_WAYS} ways to match in a file; fewer parts such as .* make fewer"
+                        self.add("slow-patterns", match.line_of(key), part, found, accepted)
+                    broken |= self.n_ways > MAX_FILE_WAYS
                 except PatternError as error:
                     todo = "check its brackets and escapes" if "no regular" in str(error) else ""
                     self.add("bad-regex", match.line_of(key), part, str(error), error.accepted, todo)
