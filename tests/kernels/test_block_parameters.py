@@ -72,7 +72,7 @@ def test_a_problem_has_the_parameters_that_change_it() -> None:
         return {parameter.name for parameter in implementation("cpu.avx2").block_parameters(problem)}
 
     # One token is multiplied in the order of memory; with many, lines are out of the question.
-    assert numbers(1) == {"activation_planes", "layout", "prefetch_bytes"}
+    assert numbers(1) == {"activation_planes", "layout", "prefetch_bytes", "partition"}
     assert numbers(8) == numbers(100) | {"panel_tokens"} > numbers(100) > numbers(1)
     assert implementation("reference").block_parameters() == implementation("torch").block_parameters() == ()
 

@@ -9,6 +9,7 @@
 
 #include "barrier.h"
 #include "owned_matrix.h"
+#include "partition.h"
 #include "pool.h"
 #include "program.h"
 
@@ -39,7 +40,7 @@ struct Values {
 };
 
 // Records a layer of each kind and runs it; returns a checksum.
-double stress(int threads, int64_t max_tokens, int rounds) {
+double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind) {
   std::mt19937 rng(7);
   ThreadPool pool(threads);
   const OwnedMatrix embedding = random_matrix(kVocab, kD, rng), square = random_matrix(kD, kD, rng);
@@ -61,6 +62,9 @@ double stress(int threads, int64_t max_tokens, int rounds) {
   AlignedBuffer latent_cache(kCapacity * (kLatent + kRope) * 4);
 
   Program p(pool, arena.data(), v.end, max_tokens);
+  BlockValues block;
+  block.set(Parameter::partition, static_cast<int64_t>(kind));
+  p.set_parameters(block);
   const Isa isa = Isa::scalar;
   p.embedding(isa, embedding.view(), h, 0);
   for (int layer = 0; layer < 2; ++layer) {
@@ -138,18 +142,52 @@ bool regions(int threads, int rounds) {
   return true;
 }
 
+// Whether each unit of a stage is made once, whichever lane is late, at the end of the runs' numbers as well.
+bool partitions(int threads, Partition::Kind kind) {
+  ThreadPool pool(threads);
+  Partition partition(kind, threads);
+  for (uint32_t run = (1u << 24) - 30; run < (1u << 24) + 120; ++run) {
+    const int64_t n = run % 97;
+    std::vector<int> made(static_cast<size_t>(n));
+    pool.run([&](int thread, int n_threads) {
+      if (run % 5 == 0 && thread == static_cast<int>(run / 5) % n_threads) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+      Partition::Work work = partition.work({thread, n_threads}, run, n);
+      for (Range r; work.next(&r);) {
+        for (int64_t i = r.begin; i < r.end; ++i) ++made[static_cast<size_t>(i)];
+      }
+    });
+    for (int64_t i = 0; i < n; ++i) {
+      if (made[static_cast<size_t>(i)] == 1) continue;
+      std::printf("unit %ld of %ld was made %d times\n", static_cast<long>(i), static_cast<long>(n),
+                  made[static_cast<size_t>(i)]);
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 int main() {
+  constexpr Partition::Kind kKinds[] = {Partition::Kind::fixed, Partition::Kind::dynamic, Partition::Kind::stealing};
+  for (const int threads : {1, 2, 5}) {
+    for (const Partition::Kind kind : kKinds) {
+      if (!partitions(threads, kind)) return 1;
+    }
+  }
   for (const int threads : {2, 5, 9}) {
     if (!regions(threads, 300)) return 1;
   }
   for (const int64_t max_tokens : {1, 3, 40}) {
-    const double one = stress(1, max_tokens, 30);
+    const double one = stress(1, max_tokens, max_tokens == 40 ? 12 : 30, Partition::Kind::fixed);
     for (const int threads : {2, 3, 5}) {
-      const double many = stress(threads, max_tokens, 30);
-      std::printf("%d tokens, %d threads: %.6f, alone %.6f\n", static_cast<int>(max_tokens), threads, many, one);
-      if (!(many - one < 1e-2 && one - many < 1e-2)) return 1;
+      for (const Partition::Kind kind : kKinds) {
+        const double many = stress(threads, max_tokens, max_tokens == 40 ? 12 : 30, kind);
+        std::printf("%d tokens, %d threads: %.6f, alone %.6f\n", static_cast<int>(max_tokens), threads, many, one);
+        if (!(many - one < 1e-2 && one - many < 1e-2)) return 1;
+      }
     }
   }
   return 0;

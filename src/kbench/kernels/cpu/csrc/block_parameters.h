@@ -14,7 +14,7 @@
 namespace kbench {
 
 enum class Parameter : int {
-  activation_planes, layout, panel_tokens, k_block, token_tile, chunk_bytes, prefetch_bytes, kCount
+  activation_planes, layout, panel_tokens, k_block, token_tile, chunk_bytes, prefetch_bytes, partition, kCount
 };
 constexpr int kParameterCount = static_cast<int>(Parameter::kCount);
 

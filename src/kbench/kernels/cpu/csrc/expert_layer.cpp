@@ -19,6 +19,8 @@ constexpr int64_t kLineColumns = 128;
 // 42 pairs (512 tokens, 6 of 72 experts) of all 1536 columns, and stay in the second- and third-level caches.
 constexpr int64_t kPanelPairs = 128;
 constexpr int64_t kPanelFloats = 64 * 1024;
+// Columns that a lane takes at least at a time where they are not in fixed shares.
+constexpr int64_t kLeastColumns = kLineColumns;
 // An expert's weights cost as much to read and unpack as this many tokens cost to multiply.
 constexpr int64_t kStreamTokens = 4;
 
@@ -129,73 +131,83 @@ void ExpertLayer::join(const float* g, float* u, int64_t pairs, int64_t stride, 
   }
 }
 
-void ExpertLayer::gate_up(const Lane& lane, const Activation& x, int64_t tokens) const {
+void ExpertLayer::gate_up(const Lane& lane, const RunState& s, const Activation& x) const {
   const ExpertPlan sorted = plan(lane.thread);
   float* g = own + lane.thread * own_floats();
   float* u = g + own_floats() / 2;
-  sorted.share_units(
-      (n + kUnitColumns - 1) / kUnitColumns, lane.thread, lane.n_threads,
-      [](int64_t pairs) { return pairs + kStreamTokens; },
-      [&](int32_t i, const Range& units) {
-        const int64_t e = sorted.active[i], count = sorted.count(e);
-        const PackedMatrix &wg = gate[static_cast<size_t>(e)], &wu = up[static_cast<size_t>(e)];
-        const KernelChoice kg = kernel(wg, count, tokens), ku = kernel(wu, count, tokens);
-        const bool words = kernel(down[static_cast<size_t>(e)], count, tokens).words;
-        const bool panels = is_panel(kg, wg) || is_panel(ku, wu);
-        const int64_t first = units.begin * kUnitColumns, last = std::min(units.end * kUnitColumns, n);
-        // One token has one row: an expert that is chosen twice (logits of NaN do that) reads it twice.
-        const Block block(panels, count, last - first, kUnitColumns);
-        const int64_t parts = one_token ? count : block.pairs.parts;
-        for (int64_t j = 0; j < block.columns.parts; ++j) {
-          if (j == block.columns.parts - 1 && i + 1 < *sorted.n_active) {
-            prefetch(gate[static_cast<size_t>(sorted.active[i + 1])], 0, parameters.prefetch_bytes);
-            prefetch(up[static_cast<size_t>(sorted.active[i + 1])], 0, parameters.prefetch_bytes);
-          }
-          const int64_t c = first + block.columns[j].begin, columns = first + block.columns[j].end - c;
-          const int64_t tile0 = c / kTileRows, tile1 = (c + columns + kTileRows - 1) / kTileRows;
-          const int64_t stride = round_up(columns, kUnitColumns);
-          for (int64_t part = 0; part < parts; ++part) {
-            const Range pairs = share(count, part, parts);
-            const int64_t p = sorted.begin[e] + pairs.begin, n_pairs = pairs.end - pairs.begin;
-            const Activation a = rows_from(x, one_token ? 0 : p);
-            multiply(kg.fn, wg, a, n_pairs, tile0, tile1, nullptr, g - c, stride, parameters);
-            multiply(ku.fn, wu, a, n_pairs, tile0, tile1, nullptr, u - c, stride, parameters);
-            join(g, u, n_pairs, stride, p, c, columns, words);
-          }
-        }
-      });
+  const auto make = [&](int32_t i, const Range& units) {
+    const int64_t e = sorted.active[i], count = sorted.count(e);
+    const PackedMatrix &wg = gate[static_cast<size_t>(e)], &wu = up[static_cast<size_t>(e)];
+    const KernelChoice kg = kernel(wg, count, s.n_tokens), ku = kernel(wu, count, s.n_tokens);
+    const bool words = kernel(down[static_cast<size_t>(e)], count, s.n_tokens).words;
+    const bool panels = is_panel(kg, wg) || is_panel(ku, wu);
+    const int64_t first = units.begin * kUnitColumns, last = std::min(units.end * kUnitColumns, n);
+    // One token has one row: an expert that is chosen twice (logits of NaN do that) reads it twice.
+    const Block block(panels, count, last - first, kUnitColumns);
+    const int64_t parts = one_token ? count : block.pairs.parts;
+    for (int64_t j = 0; j < block.columns.parts; ++j) {
+      if (j == block.columns.parts - 1 && i + 1 < *sorted.n_active) {
+        prefetch(gate[static_cast<size_t>(sorted.active[i + 1])], 0, parameters.prefetch_bytes);
+        prefetch(up[static_cast<size_t>(sorted.active[i + 1])], 0, parameters.prefetch_bytes);
+      }
+      const int64_t c = first + block.columns[j].begin, columns = first + block.columns[j].end - c;
+      const int64_t tile0 = c / kTileRows, tile1 = (c + columns + kTileRows - 1) / kTileRows;
+      const int64_t stride = round_up(columns, kUnitColumns);
+      for (int64_t part = 0; part < parts; ++part) {
+        const Range pairs = share(count, part, parts);
+        const int64_t p = sorted.begin[e] + pairs.begin, n_pairs = pairs.end - pairs.begin;
+        const Activation a = rows_from(x, one_token ? 0 : p);
+        multiply(kg.fn, wg, a, n_pairs, tile0, tile1, nullptr, g - c, stride, parameters);
+        multiply(ku.fn, wu, a, n_pairs, tile0, tile1, nullptr, u - c, stride, parameters);
+        join(g, u, n_pairs, stride, p, c, columns, words);
+      }
+    }
+  };
+  const int64_t units = (n + kUnitColumns - 1) / kUnitColumns;
+  if (gate_up_partition->kind() == Partition::Kind::fixed) {
+    sorted.share_units(units, lane.thread, lane.n_threads, [](int64_t pairs) { return pairs + kStreamTokens; }, make);
+  } else {
+    // Units of all active experts, one expert after the other.
+    Partition::Work work = gate_up_partition->work(lane, s.run, units * *sorted.n_active, kLeastColumns / kUnitColumns);
+    for (Range r; work.next(&r);) {
+      for (int64_t i = r.begin / units; i * units < r.end; ++i) {
+        make(static_cast<int32_t>(i), {std::max<int64_t>(r.begin - i * units, 0), std::min(r.end - i * units, units)});
+      }
+    }
+  }
   const Range tiles = share(down[0].tiles(), lane.thread, lane.n_threads);
   if (*sorted.n_active > 0 && !tiles.empty()) {
     prefetch(down[static_cast<size_t>(sorted.active[0])], tiles.begin, parameters.prefetch_bytes);
   }
 }
 
-void ExpertLayer::sum_down(const Lane& lane, const float* weights, int64_t tokens, float* y) const {
+void ExpertLayer::sum_down(const Lane& lane, const RunState& s, const float* weights, float* y) const {
   const ExpertPlan sorted = plan(lane.thread);
-  const Range tiles = share(down[0].tiles(), lane.thread, lane.n_threads);
-  if (tiles.empty()) return;
   float* results = own + lane.thread * own_floats();
-  const int64_t first = tiles.begin * kTileRows, last = std::min(tiles.end * kTileRows, k);
-  for (int64_t t = 0; t < tokens; ++t) std::fill(y + t * k + first, y + t * k + last, 0.0f);
-  for (int32_t i = 0; i < *sorted.n_active; ++i) {
-    const int64_t e = sorted.active[i], count = sorted.count(e);
-    const PackedMatrix& w = down[static_cast<size_t>(e)];
-    const KernelChoice kd = kernel(w, count, tokens);
-    const Block block(is_panel(kd, w), count, last - first, kTileRows);
-    for (int64_t j = 0; j < block.columns.parts; ++j) {
-      if (j == block.columns.parts - 1 && i + 1 < *sorted.n_active) {
-        prefetch(down[static_cast<size_t>(sorted.active[i + 1])], tiles.begin, parameters.prefetch_bytes);
-      }
-      const int64_t c = first + block.columns[j].begin, columns = first + block.columns[j].end - c;
-      const int64_t tile0 = c / kTileRows, tile1 = (c + columns + kTileRows - 1) / kTileRows;
-      const int64_t stride = round_up(columns, kTileRows);
-      for (int64_t part = 0; part < block.pairs.parts; ++part) {
-        const Range pairs = block.pairs[part];
-        const int64_t p = sorted.begin[e] + pairs.begin, n_pairs = pairs.end - pairs.begin;
-        multiply(kd.fn, w, rows_from(hidden, p), n_pairs, tile0, tile1, nullptr, results - c, stride, parameters);
-        for (int64_t t = 0; t < n_pairs; ++t) {
-          const int64_t pair = sorted.pair[p + t];
-          ops.add_scaled(results + t * stride, weights[pair], columns, y + pair / top_k * k + c);
+  Partition::Work work = down_partition->work(lane, s.run, down[0].tiles(), kLeastColumns / kTileRows);
+  for (Range tiles; work.next(&tiles);) {
+    const int64_t first = tiles.begin * kTileRows, last = std::min(tiles.end * kTileRows, k);
+    for (int64_t t = 0; t < s.n_tokens; ++t) std::fill(y + t * k + first, y + t * k + last, 0.0f);
+    for (int32_t i = 0; i < *sorted.n_active; ++i) {
+      const int64_t e = sorted.active[i], count = sorted.count(e);
+      const PackedMatrix& w = down[static_cast<size_t>(e)];
+      const KernelChoice kd = kernel(w, count, s.n_tokens);
+      const Block block(is_panel(kd, w), count, last - first, kTileRows);
+      for (int64_t j = 0; j < block.columns.parts; ++j) {
+        if (j == block.columns.parts - 1 && i + 1 < *sorted.n_active) {
+          prefetch(down[static_cast<size_t>(sorted.active[i + 1])], tiles.begin, parameters.prefetch_bytes);
+        }
+        const int64_t c = first + block.columns[j].begin, columns = first + block.columns[j].end - c;
+        const int64_t tile0 = c / kTileRows, tile1 = (c + columns + kTileRows - 1) / kTileRows;
+        const int64_t stride = round_up(columns, kTileRows);
+        for (int64_t part = 0; part < block.pairs.parts; ++part) {
+          const Range pairs = block.pairs[part];
+          const int64_t p = sorted.begin[e] + pairs.begin, n_pairs = pairs.end - pairs.begin;
+          multiply(kd.fn, w, rows_from(hidden, p), n_pairs, tile0, tile1, nullptr, results - c, stride, parameters);
+          for (int64_t t = 0; t < n_pairs; ++t) {
+            const int64_t pair = sorted.pair[p + t];
+            ops.add_scaled(results + t * stride, weights[pair], columns, y + pair / top_k * k + c);
+          }
         }
       }
     }

@@ -21,6 +21,7 @@ struct ExpertLayer {
   int64_t max_pairs = 0;
   int planes = 1;
   MatmulParameters parameters{};
+  std::shared_ptr<Partition> gate_up_partition, down_partition;
   bool one_token = false;    // the program's: all experts read the token's own row
   Activation rows{};         // inputs of the sorted pairs; unused for one token
   Activation hidden{};       // silu(gate) * up of the sorted pairs
@@ -35,9 +36,9 @@ struct ExpertLayer {
   // Copies this lane's share of the sorted pairs from `x`, a row for each of the tokens, into `rows`.
   void gather(const Lane& lane, const Activation& x, int64_t tokens) const;
   // Makes this lane's share of `hidden` from `x`, a row for each sorted pair (or the only row, for one token).
-  void gate_up(const Lane& lane, const Activation& x, int64_t tokens) const;
+  void gate_up(const Lane& lane, const RunState& s, const Activation& x) const;
   // y[tokens][k], this lane's columns: the sum of all experts' results times weights[tokens][top_k].
-  void sum_down(const Lane& lane, const float* weights, int64_t tokens, float* y) const;
+  void sum_down(const Lane& lane, const RunState& s, const float* weights, float* y) const;
 
  private:
   struct Block;

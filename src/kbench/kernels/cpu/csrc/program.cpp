@@ -44,6 +44,10 @@ int Program::stage_threads(int threads) const {
   return threads == 0 ? n_threads_ : threads;
 }
 
+std::shared_ptr<Partition> Program::make_partition(int threads) const {
+  return std::make_shared<Partition>(static_cast<Partition::Kind>(block_[Parameter::partition]), threads);
+}
+
 uint8_t* Program::scratch(int64_t n_bytes) {
   buffers_.emplace_back(n_bytes);
   scratch_bytes_ += n_bytes;
@@ -172,7 +176,8 @@ int Program::n_barriers() const {
       std::count_if(stages_.begin(), stages_.end(), [](const Stage& s) { return s.barrier_before; }));
 }
 
-void Program::run(const RunState& state, std::vector<double>* seconds) {
+void Program::run(const RunState& given, std::vector<double>* seconds) {
+  RunState state = given;
   if (state.n_tokens < 1 || state.n_tokens > max_tokens_) {
     throw std::invalid_argument(std::to_string(state.n_tokens) + " tokens; this program takes 1 to " +
                                 std::to_string(max_tokens_));
@@ -188,6 +193,7 @@ void Program::run(const RunState& state, std::vector<double>* seconds) {
     ~Running() { runs.fetch_sub(1, std::memory_order_acq_rel); }
   } running(runs_);
   std::lock_guard<std::mutex> turn(run_mutex_);
+  state.run = ++run_;
   if (seconds != nullptr) seconds->assign(static_cast<size_t>(n_steps_), 0.0);
   bad_expert_.store(false, std::memory_order_relaxed);
 

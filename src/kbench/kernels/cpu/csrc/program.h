@@ -30,6 +30,7 @@
 #include "hazards.h"
 #include "isa.h"
 #include "matmul_table.h"
+#include "partition.h"
 #include "pool.h"
 
 namespace kbench {
@@ -39,12 +40,7 @@ struct RunState {
   const int32_t* tokens = nullptr;
   int64_t n_tokens = 0;
   int64_t position = 0;  // of the first token
-};
-
-// A thread's place among those that share a stage.
-struct Lane {
-  int thread = 0;
-  int n_threads = 1;
+  uint32_t run = 0;      // filled in by the program: which of its runs this is
 };
 
 using StageFn = std::function<void(const Lane&, const RunState&)>;
@@ -121,7 +117,7 @@ class Program {
   // Replays all steps. Throws std::invalid_argument before anything is touched when the tokens do not fit (too many,
   // an id outside the vocabulary, a cache that would overflow). seconds: filled with the time of each step, measured
   // on thread 0 between barriers around it. Throws std::runtime_error in a process forked after the pool was made.
-  void run(const RunState& state, std::vector<double>* seconds = nullptr);
+  void run(const RunState& given, std::vector<double>* seconds = nullptr);
 
   // Kernel parameters of the steps recorded from now on.
   void set_parameters(const BlockValues& block) {
@@ -174,6 +170,8 @@ class Program {
   static void land(const Operand& replica, const RunState& s);
   int stage_threads(int threads) const;
   void add_stage(StageFn fn, const std::vector<Access>& accesses, int threads);
+  // For a stage that is recorded now.
+  std::shared_ptr<Partition> make_partition(int threads) const;
   uint8_t* scratch(int64_t n_bytes);
   // Scratch that holds nothing from step to step: steps that ask for the same name and size get the same.
   uint8_t* shared_scratch(const char* name, int64_t n_bytes);
@@ -224,11 +222,13 @@ class Program {
   std::atomic<bool> bad_expert_{false};
   Barrier barrier_;
   std::mutex run_mutex_;  // replays share the scratch
+  uint32_t run_ = 0;      // counts them
   std::atomic<int> runs_{0};  // running, or waiting for their turn
 };
 
 // y = x W^T + bias for this lane's share of tiles and tokens.
 void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activation& x, int64_t tokens,
-                  const Lane& lane, const float* bias, float* y, int64_t ldy, const MatmulParameters& p);
+                  const Lane& lane, Partition& partition, uint32_t run, const float* bias, float* y, int64_t ldy,
+                  const MatmulParameters& p);
 
 }  // namespace kbench

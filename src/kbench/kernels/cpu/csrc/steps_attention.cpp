@@ -7,7 +7,8 @@
 //   KV head 0: block 0 |----|----|--   block 1 |----|----|----|-    KV head 1: ...
 //              thread 0 ...........^ thread 1 ..........^ thread 2 ...
 //
-// Parts of a block are merged afterwards: each has its own maximum, sum and output.
+// Parts of a block are merged afterwards: each has its own maximum, sum and output. Shares are fixed whatever the
+// parameter `partition` says: where a block is cut decides how its sums are rounded.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>

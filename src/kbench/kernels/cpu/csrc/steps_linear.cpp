@@ -16,6 +16,10 @@ constexpr int64_t kTilesPerThread = 4;
 // ... and at least this many tokens per group, or the weights are unpacked for too few.
 constexpr int64_t kTokensPerGroup = 16;
 
+// A panel kernel puts its activations in order once for all tiles that it is given: with 8 of them at a time, 256 tokens
+// take an eighth longer than with all.
+constexpr int64_t kPanelTiles = 16;
+
 template <typename T>
 T* shifted(T* p, int64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<uint8_t*>(p) + bytes);
@@ -24,19 +28,34 @@ T* shifted(T* p, int64_t bytes) {
 }  // namespace
 
 void matmul_share(const MatmulTable& table, const PackedMatrix& w, const Activation& x, int64_t tokens,
-                  const Lane& lane, const float* bias, float* y, int64_t ldy, const MatmulParameters& p) {
+                  const Lane& lane, Partition& partition, uint32_t run, const float* bias, float* y, int64_t ldy,
+                  const MatmulParameters& p) {
+  const int64_t tiles = w.tiles();
+  if (tiles == 0) return;
   int64_t groups = 1;
-  while (lane.n_threads % (2 * groups) == 0 && w.tiles() * groups < kTilesPerThread * lane.n_threads &&
+  while (lane.n_threads % (2 * groups) == 0 && tiles * groups < kTilesPerThread * lane.n_threads &&
          tokens / (2 * groups) >= kTokensPerGroup) {
     groups *= 2;
   }
-  const Range tiles = share(w.tiles(), lane.thread / groups, lane.n_threads / groups);
-  const Range rows = share(tokens, lane.thread % groups, groups);
-  if (tiles.empty() || rows.empty()) return;
   // By all tokens, not by this thread's: activations were quantised for that.
   const MatmulFn fn = choose_kernel(table, w.format, tokens, x.planes, p).fn;
-  multiply(fn, w, rows_from(x, rows.begin), rows.end - rows.begin, tiles.begin, tiles.end, bias, y + rows.begin * ldy,
-           ldy, p);
+  const bool lines = fn == table.matmul[static_cast<int>(w.format)];
+  const auto make = [&](const Range& part, const Range& rows) {
+    if (part.empty() || rows.empty()) return;
+    multiply(fn, w, rows_from(x, rows.begin), rows.size(), part.begin, part.end, bias, y + rows.begin * ldy, ldy, p);
+  };
+  if (partition.kind() == Partition::Kind::fixed) {
+    make(share(tiles, lane.thread / groups, lane.n_threads / groups), share(tokens, lane.thread % groups, groups));
+    return;
+  }
+  // Units: the tiles for one group of tokens after the other.
+  Partition::Work work = partition.work(lane, run, tiles * groups, lines ? 1 : kPanelTiles);
+  for (Range r; work.next(&r);) {
+    for (int64_t group = r.begin / tiles; group * tiles < r.end; ++group) {
+      make({std::max<int64_t>(r.begin - group * tiles, 0), std::min(r.end - group * tiles, tiles)},
+           share(tokens, group, groups));
+    }
+  }
 }
 
 Activation Program::ActivationRef::at(int thread) const {
@@ -124,14 +143,17 @@ void Program::add_matmul(Isa isa, const PackedMatrix& w, const ActivationRef& x,
     throw std::invalid_argument(std::string("no kernel of ") + isa_name(isa) + " for this weight format");
   }
   std::vector<Access> accesses = x.accesses();
-  // With enough tokens they are shared out too, and a thread's part is no longer a set of columns.
-  const bool columns = (one_row ? 1 : max_tokens_) < 2 * kTokensPerGroup;
+  // With enough tokens they are shared out too, and a thread's part is no longer a set of columns; in a partition that
+  // is not fixed it is another one in every run.
+  std::shared_ptr<Partition> partition = make_partition(threads);
+  const bool columns =
+      (one_row ? 1 : max_tokens_) < 2 * kTokensPerGroup && partition->kind() == Partition::Kind::fixed;
   accesses.push_back(writes(y, columns ? Split{Split::columns, w.n, threads} : Split{}));
   add_stage(
-      [&table = matmul_table(isa), w, x, y, bias = std::move(bias), one_row, p = parameters_](const Lane& lane,
-                                                                                              const RunState& s) {
-        matmul_share(table, w, x.at(lane.thread), one_row ? 1 : s.n_tokens, lane, bias.empty() ? nullptr : bias.data(),
-                     y.at(0), w.n, p);
+      [&table = matmul_table(isa), w, x, y, bias = std::move(bias), one_row, partition, p = parameters_](
+          const Lane& lane, const RunState& s) {
+        matmul_share(table, w, x.at(lane.thread), one_row ? 1 : s.n_tokens, lane, *partition, s.run,
+                     bias.empty() ? nullptr : bias.data(), y.at(0), w.n, p);
       },
       accesses, threads);
 }

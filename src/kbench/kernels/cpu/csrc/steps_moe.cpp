@@ -2,7 +2,8 @@
 //
 //   plan      each thread for itself: pairs (token, choice) sorted by expert
 //   gather    quantised rows copied next to each other, expert by expert (not for one token: all experts read its row)
-//   gate, up  work = (expert, 32 columns) shared out by cost; SiLU * up and its quantisation by the thread that made it
+//   gate, up  work = (expert, 32 columns) shared out by cost, or as `partition` says; SiLU * up and its quantisation by
+//             the thread that made it
 //   down      work = output columns: each thread sums all experts' weighted results of its own columns, in the order of
 //             the experts, so that no sums are shared and the result does not depend on the thread count
 // Experts without tokens appear in no list and cost nothing.
@@ -71,7 +72,8 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
 
   auto layer = std::make_shared<ExpertLayer>(ExpertLayer{op_table(isa), matmul_table(isa), std::move(gate),
                                                          std::move(up), std::move(down), n, k, top_k, max_pairs,
-                                                         planes_, parameters_, one_token});
+                                                         planes_, parameters_, make_partition(threads),
+                                                         make_partition(threads), one_token});
   layer->plans = reinterpret_cast<int32_t*>(
       shared_scratch("experts' plans", ExpertPlan::ints(experts, max_pairs) * 4 * threads));
   layer->own = reinterpret_cast<float*>(shared_scratch("experts' blocks", layer->own_floats() * 4 * threads));
@@ -117,14 +119,14 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   accesses.push_back({hidden_data, hidden_bytes, true, {}});
   add_stage(
       [layer, ref](const Lane& lane, const RunState& s) {
-        layer->gate_up(lane, layer->one_token ? ref.at(lane.thread) : layer->rows, s.n_tokens);
+        layer->gate_up(lane, s, layer->one_token ? ref.at(lane.thread) : layer->rows);
       },
       accesses, threads);
 
   const Operand out = shared_output(y, max_tokens_, k, "y");
   add_stage(
       [layer, weight_in, out](const Lane& lane, const RunState& s) {
-        layer->sum_down(lane, weight_in.at(lane.thread), s.n_tokens, out.at(0));
+        layer->sum_down(lane, s, weight_in.at(lane.thread), out.at(0));
       },
       {{hidden_data, hidden_bytes, false, {}}, reads(weight_in), writes(out)}, threads);
   return n_steps_ - 1;
