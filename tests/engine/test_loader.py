@@ -151,6 +151,7 @@ def test_an_implementation_for_matrices_leaves_the_rest_to_the_best(
         ({"context": 1 << 30}, "context"),
         ({"threads": 0}, "threads"),
         ({"threads": 5000}, "threads"),
+        ({"prefill_threads": 0}, "prefill_threads"),
         ({"kv": "q4"}, "kv"),
         ({"kv": "q8"}, "kv"),
     ],

@@ -39,10 +39,12 @@ def placements(draw: st.DrawFn) -> Placement:
         return device, draw(st.sampled_from(fitting))
 
     out_device = draw(st.none() | devices)
-    threads = draw(st.none() | st.integers(1, 256))
+    threads, *counts = (draw(st.none() | st.integers(1, 256)) for _ in range(3))
     names = st.sampled_from(["rows", "tokens", "k block", "yes", "{", "1"])
     values = st.integers(0, 64) | st.sampled_from(["dynamic", "no", "7", "a: b", "'"])
-    return Placement(*phase(), *phase(), out_device, threads, draw(st.dictionaries(names, values, max_size=2)))
+    return Placement(
+        *phase(), *phase(), out_device, threads, draw(st.dictionaries(names, values, max_size=2)), {}, *counts
+    )
 
 
 # Names with what a pattern or YAML could trip over: dots, digits, brackets, quotes, line ends, other scripts.

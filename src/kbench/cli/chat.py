@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
         context: opt.Context = None,
         kv: opt.Kv = "f16",
         threads: opt.Threads = None,
+        prefill_threads: opt.PrefillThreads = None,
         as_json: Annotated[
             bool, typer.Option("--json", help="The conversation as one JSON object at the end.")
         ] = False,
@@ -53,7 +54,7 @@ def register(app: typer.Typer) -> None:
         from kbench.engine import Conversation
 
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
-        session = opt.load_session(model, rules, implementation, context, kv, threads, block, trust)
+        session = opt.load_session(model, rules, implementation, context, kv, threads, prefill_threads, block, trust)
         if session.template is None:
             raise UserError(
                 "the model has no chat template", where=model, todo="use kbench generate --raw, or an instruct model"

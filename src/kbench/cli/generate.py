@@ -50,13 +50,14 @@ def register(app: typer.Typer) -> None:
         context: opt.Context = None,
         kv: opt.Kv = "f16",
         threads: opt.Threads = None,
+        prefill_threads: opt.PrefillThreads = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, not streamed.")] = False,
     ) -> None:
         from kbench.engine import Generation, generate, prompt_ids
 
         text = _prompt(prompt, file)
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
-        session = opt.load_session(model, rules, implementation, context, kv, threads, block, trust)
+        session = opt.load_session(model, rules, implementation, context, kv, threads, prefill_threads, block, trust)
         print(opt.load_line(session), file=sys.stderr)
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
@@ -96,6 +97,7 @@ def register(app: typer.Typer) -> None:
                 "token_seconds": seconds,
                 "implementations": opt.implementations_used(session).split(", "),
                 "threads": session.threads,
+                "prefill_threads": session.prefill_threads,
                 "kv": session.cache.kv,
                 "context": session.cache.capacity,
                 "file_bytes": report.file_bytes,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kbench.core import Device, UserError, did_you_mean, format_bytes
+from kbench.core import Device, Phase, Placement, UserError, did_you_mean, format_bytes
 
 from .output import print_json, shown, shown_lines, stdout_console
 
@@ -115,6 +115,12 @@ def explain(
         _print_rows(rows)
 
 
+def _threads(placement: Placement) -> str:
+    """One count, or decode's and prefill's where they differ; empty: the engine's."""
+    decode, prefill = (str(placement.thread_count(phase) or "") for phase in (Phase.DECODE, Phase.PREFILL))
+    return decode if decode == prefill else f"{decode or 'all'} / {prefill or 'all'}"
+
+
 def _print_rows(rows: list[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -131,7 +137,7 @@ def _print_rows(rows: list[Row]) -> None:
                 "decode": f"{p.generate_device} {p.generate_op}",
                 "prefill": f"{p.prefill_device} {p.prefill_op}",
                 "out": "" if p.out_device is None else str(p.out_device),
-                "threads": "" if p.threads is None else str(p.threads),
+                "threads": _threads(p),
                 "weights": format_bytes(row.n_bytes) if row.n_bytes else "",
             }
         )

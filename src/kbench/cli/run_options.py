@@ -34,6 +34,7 @@ Kv = Annotated[str, typer.Option(help="Type of the cache: f16, bf16, q8_0 or f32
 Threads = Annotated[
     int | None, typer.Option(help="Threads. Default: one per physical core, within a container's CPU quota.")
 ]
+PrefillThreads = Annotated[int | None, typer.Option(help="Threads of prefill. Default: as --threads.")]
 Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token every time.")]
 TopK = Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")]
 TopP = Annotated[float, typer.Option(help="Draw among the likeliest that reach this probability (1: all).")]
@@ -49,6 +50,7 @@ def load_session(
     context: int | None,
     kv: str,
     threads: int | None,
+    prefill_threads: int | None = None,
     block: Sequence[str] | None = None,
     trust: Sequence[str] | None = None,
 ) -> Session:
@@ -77,7 +79,16 @@ def load_session(
             what = f"packing weights, {speed:.2f} GB/s (MiB)"
             bar.update(task, completed=done >> 20, total=whole >> 20, description=what)
 
-        return load_model(model, placements, default=default, context=context, kv=kv, threads=threads, progress=advance)
+        return load_model(
+            model,
+            placements,
+            default=default,
+            context=context,
+            kv=kv,
+            threads=threads,
+            prefill_threads=prefill_threads,
+            progress=advance,
+        )
 
 
 def _setting(text: str) -> tuple[str, int | str]:
@@ -107,11 +118,12 @@ def load_line(session: Session) -> str:
     """One line on what was loaded, for stderr."""
     r, m = session.report, session.descriptor
     speed = r.file_bytes / r.seconds / 1e9 if r.seconds else 0.0
+    prefill = f" ({session.prefill_threads} in prefill)" if session.prefill_threads != session.threads else ""
     return (
         f"{shown(m.name)} {m.quant}: {format_bytes(r.file_bytes)} packed in {r.seconds:.1f} s ({speed:.2f} GB/s) "
         f"to {format_bytes(r.weight_bytes)}, "
         f"cache {format_bytes(r.kv_bytes)} for {session.cache.capacity} tokens, "
-        f"{session.threads} threads, {implementations_used(session)}"
+        f"{session.threads} threads{prefill}, {implementations_used(session)}"
     )
 
 

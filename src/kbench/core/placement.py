@@ -64,7 +64,8 @@ class Placement:
     """A module's device and implementation per phase, its thread count and kernel parameters.
 
     ``generate`` is KTransformers' word for decode in rule files. ``out_device`` is where the result is wanted
-    (None: where it was made). ``kwargs`` are what somebody's own operator is made with besides: plain data.
+    (None: where it was made). ``threads`` holds for both phases where ``generate_threads`` and ``prefill_threads`` do
+    not say otherwise. ``kwargs`` are what somebody's own operator is made with besides: plain data.
     """
 
     generate_device: Device = CPU
@@ -75,12 +76,19 @@ class Placement:
     threads: int | None = None
     block: Block = field(default_factory=dict)
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    generate_threads: int | None = None
+    prefill_threads: int | None = None
 
     def device(self, phase: Phase) -> Device:
         return self.prefill_device if phase is Phase.PREFILL else self.generate_device
 
     def implementation(self, phase: Phase) -> str:
         return self.prefill_op if phase is Phase.PREFILL else self.generate_op
+
+    def thread_count(self, phase: Phase) -> int | None:
+        """Threads of ``phase``; None: as many as the engine takes for it."""
+        own = self.prefill_threads if phase is Phase.PREFILL else self.generate_threads
+        return self.threads if own is None else own
 
 
 # Module name (Hugging Face's, dotted) -> placement. A module that is missing is placed by ``Placement()``.

@@ -51,14 +51,13 @@ class Executable:
         weights: WeightStore,
         caches: Mapping[int, Cache],
         pool: Callable[[], Any],
-        threads: int,
         *,
         keep_all: bool = False,
         bind: Bind | None = None,
     ) -> None:
-        """Binds ``calls``. ``pool`` makes (once) the native thread pool, and is called only where a call needs it.
-        ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a run. ``bind`` finds
-        the operators of calls that somebody else's code does."""
+        """Binds ``calls``, each with its thread count. ``pool`` makes (once) the native thread pool, and is called only
+        where a call needs it. ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a
+        run. ``bind`` finds the operators of calls that somebody else's code does."""
         self.calls, self.max_tokens = tuple(calls), max_tokens
         arena = _apart(calls, max_tokens) if keep_all else plan_arena(calls, max_tokens)
         self.n_bytes = arena.n_bytes
@@ -81,7 +80,7 @@ class Executable:
                 run.append(call)
             else:
                 finish()
-                self._segments.append(_PythonCall(call, slots, _runner(call, weights, caches, threads, bind)))
+                self._segments.append(_PythonCall(call, slots, _runner(call, weights, caches, bind)))
         finish()
         self._slots = slots
         self._logits = slots["logits"]
@@ -135,13 +134,11 @@ class _Slot:
 _Runner = Callable[[TokenArray, int, Sequence[AnyArray]], Sequence[AnyArray]]
 
 
-def _runner(
-    call: OpCall, weights: WeightStore, caches: Mapping[int, Cache], threads: int, bind: Bind | None
-) -> _Runner:
+def _runner(call: OpCall, weights: WeightStore, caches: Mapping[int, Cache], bind: Bind | None) -> _Runner:
     if call.op == INJECTED:
         assert bind is not None
         return bind(call, caches).run
-    item, prepared, threads = implementation(call.implementation), weights.of(call), call.threads or threads
+    item, prepared, threads = implementation(call.implementation), weights.of(call), call.threads or 1
     state = StepState(np.zeros(0, np.int32), 0, caches)
 
     def run(tokens: TokenArray, position: int, inputs: Sequence[AnyArray]) -> Sequence[AnyArray]:

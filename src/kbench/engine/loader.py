@@ -22,9 +22,12 @@ from kbench.core import (
     Problem,
     Unsupported,
     UserError,
+    allowed_cpus,
     check_kv,
     default_threads,
     format_bytes,
+    read_cgroup,
+    thread_limit,
 )
 from kbench.kernels import best, block_errors, implementation
 from kbench.model import (
@@ -57,6 +60,9 @@ DEFAULT_CONTEXT = 4096
 # product is bound by arithmetic, and the activations of a step still fit the last-level cache.
 DEFAULT_CHUNK = 256
 
+# Of a pool: more than any machine has.
+_MAX_THREADS = 1024
+
 # Left to the rest of the process (interpreter, torch, tokenizer) when memory is checked.
 _MARGIN_BYTES = 256 << 20
 
@@ -69,6 +75,7 @@ def load_model(
     context: int | None = None,
     kv: str = "f16",
     threads: int | None = None,
+    prefill_threads: int | None = None,
     chunk: int = DEFAULT_CHUNK,
     progress: Progress | None = None,
     weights: WeightStore | None = None,
@@ -82,7 +89,10 @@ def load_model(
             dialect of the rules says.
         context: tokens that the cache holds; by default what the model was trained for, up to 4096.
         kv: type of the cache: ``f16``, ``bf16``, ``q8_0`` or ``f32``.
-        threads: threads of native code; by default one per physical core, at most the control group's quota.
+        threads: threads of native code; by default one per physical core, at most the control group's quota. Modules
+            that a placement gives another count use that one: at most ``threads`` or ``prefill_threads`` where either
+            is given, else at most one per logical processor, within the quota.
+        prefill_threads: threads of prefill; by default ``threads``.
         chunk: the most tokens that one prefill step takes.
         progress: told (bytes packed, bytes to pack) after each tensor.
         weights: those of another session with the same file: what they have packed is shared, not packed again.
@@ -112,7 +122,7 @@ def load_model(
         )
     context = _context(context, descriptor)
     chunk = _positive("chunk", chunk, context)
-    threads = default_threads() if threads is None else _positive("threads", threads, 1024)
+    counts, most_threads = _thread_counts(threads, prefill_threads)
     tokenizer = Tokenizer(gguf.metadata)
     if tokenizer.n_vocab > descriptor.vocab:
         raise UserError(
@@ -134,7 +144,7 @@ def load_model(
 
     def lowered(phase: Phase, tokens: int, logits: str, assignment: Assignment = assignment) -> list[OpCall]:
         calls = lower(descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, resolve=best_here)
-        return [_runnable(call) for call in calls]
+        return [_with_threads(_runnable(call), counts[phase], most_threads) for call in calls]
 
     plans = [lowered(Phase.DECODE, 1, "last"), lowered(Phase.PREFILL, chunk, "last")]
     store = WeightStore(gguf) if weights is None else weights
@@ -145,7 +155,7 @@ def load_model(
         store,
         lambda placed, phase, logits: lowered(phase, 1, logits, placed),
         trust=trust,
-        threads=threads,
+        threads=counts[Phase.DECODE],
     )
     every_call = [call for plan in plans for call in plan]
     workspace = plan_arena(plans[0], 1).n_bytes + plan_arena(plans[1], chunk).n_bytes
@@ -156,13 +166,13 @@ def load_model(
     operators.load()
     seconds = time.perf_counter() - started
     cache = KvCache(descriptor, context, kv)
-    pool = _pool(threads)
+    pool = _pool(max(call.threads or 1 for call in every_call))
 
     def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
         calls = lowered(phase, tokens, logits)
         store.prepare(calls)
         bind = operators.bind(phase)
-        return Executable(calls, tokens, store, cache.caches, pool, threads, keep_all=keep_all, bind=bind)
+        return Executable(calls, tokens, store, cache.caches, pool, keep_all=keep_all, bind=bind)
 
     report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds)
     return Session(
@@ -173,7 +183,7 @@ def load_model(
         build,
         store,
         chunk=chunk,
-        threads=threads,
+        threads=counts,
         report=report,
         operators=operators.by_module,
     )
@@ -223,6 +233,21 @@ def _runnable(call: OpCall) -> OpCall:
             todo=f"use {replacement} or auto for it",
         )
     return _with_implementation(call, replacement)
+
+
+def _with_threads(call: OpCall, count: int, most: int) -> OpCall:
+    """``call`` with the threads that it runs on: its placement's, at most ``most``, or the phase's ``count``."""
+    return dataclasses.replace(call, threads=min(call.threads or count, most))
+
+
+def _thread_counts(threads: int | None, prefill_threads: int | None) -> tuple[dict[Phase, int], int]:
+    """Threads by phase, and the most that a placement may ask for."""
+    given = {"threads": threads, "prefill_threads": prefill_threads}
+    asked = [_positive(name, n, _MAX_THREADS) for name, n in given.items() if n is not None]
+    decode = default_threads() if threads is None else threads
+    counts = {Phase.DECODE: decode, Phase.PREFILL: decode if prefill_threads is None else prefill_threads}
+    most = thread_limit(len(allowed_cpus()), read_cgroup(Path("/")).cpu_quota)
+    return counts, max(*counts.values(), *([] if asked else [most]))
 
 
 def _with_implementation(call: OpCall, name: str) -> OpCall:

@@ -68,7 +68,7 @@ class Session:
         descriptor, tokenizer, template: the model, its vocabulary, its chat template (None where it has none).
         cache: keys and values; ``position`` is how many tokens are in it.
         weights: the packed weights, which other sessions with the same file may share.
-        threads: threads that native code runs with.
+        threads, prefill_threads: threads of decode and of prefill where no placement says otherwise.
         timings: what ``prefill`` and ``decode`` took.
         report: what loading did.
         operators: those of somebody's own, by the module that each replaces.
@@ -84,13 +84,14 @@ class Session:
         weights: WeightStore,
         *,
         chunk: int,
-        threads: int,
+        threads: Mapping[Phase, int],
         report: LoadReport,
         operators: Mapping[str, InjectedOperator] | None = None,
     ) -> None:
         """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes."""
         self.descriptor, self.tokenizer, self.template = descriptor, tokenizer, template
-        self.cache, self.chunk, self.threads, self.report = cache, chunk, threads, report
+        self.cache, self.chunk, self.report = cache, chunk, report
+        self.threads, self.prefill_threads = threads[Phase.DECODE], threads[Phase.PREFILL]
         self.weights = weights
         self.operators = dict(operators or {})
         self.timings = Timings()

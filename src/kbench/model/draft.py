@@ -62,7 +62,7 @@ class Draft:
                 outputs,
                 weights,
                 attrs or {},
-                placement.threads,
+                placement.thread_count(self.phase),
                 placement.block,
             )
         )

@@ -30,7 +30,7 @@ from kbench.core import (
 
 from .fold import either, number_regex, split_number
 from .match import assign
-from .operators import REGISTRY
+from .operators import REGISTRY, THREADS
 from .pattern import MAX_PATTERN
 from .schema import DEFAULT, VERSION, parse_rules
 
@@ -137,8 +137,9 @@ def write_rules(path: Path | str, text: str) -> None:
 def _hashable(placement: Placement) -> tuple[object, ...]:
     p = placement
     block = tuple(sorted(p.block.items()))
+    threads = p.threads, p.generate_threads, p.prefill_threads
     kwargs = yaml.safe_dump(_data(p.kwargs, "kwargs")) if p.kwargs else ""
-    return (p.generate_device, p.generate_op, p.prefill_device, p.prefill_op, p.out_device, p.threads, block, kwargs)
+    return (p.generate_device, p.generate_op, p.prefill_device, p.prefill_op, p.out_device, *threads, block, kwargs)
 
 
 def name_patterns(group: Group, end: str = "$") -> Iterator[tuple[str, list[Module]]]:
@@ -159,8 +160,7 @@ def _rule(group: Group, pattern: str, modules: Sequence[Module]) -> list[str]:
     kwargs += [("prefill_device", _scalar(str(p.prefill_device))), ("prefill_op", _scalar(p.prefill_op))]
     if p.out_device is not None:
         kwargs.append(("out_device", _scalar(str(p.out_device))))
-    if p.threads is not None:
-        kwargs.append(("threads", str(p.threads)))
+    kwargs += [(key, str(count)) for key in THREADS if (count := getattr(p, key)) is not None]
     if p.block:
         pairs = (f"{_scalar(n)}: {_scalar(v) if isinstance(v, str) else v}" for n, v in p.block.items())
         kwargs.append(("block", f"{{{', '.join(pairs)}}}"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kbench.core import Module, Placement
+from kbench.core import Module, Phase, Placement
 
 from .fold import ranges, split_number
 from .match import assign, match_modules
@@ -45,6 +45,8 @@ class Row:
             "prefill": {"device": str(p.prefill_device), "implementation": p.prefill_op},
             "out_device": None if p.out_device is None else str(p.out_device),
             "threads": p.threads,
+            "generate_threads": p.thread_count(Phase.DECODE),
+            "prefill_threads": p.thread_count(Phase.PREFILL),
             "block": dict(p.block),
             "bytes": self.n_bytes,
         }

@@ -15,6 +15,9 @@ from .schema import DEFAULT
 # Somebody's own operators register their package in this group; it is read, never imported, here.
 ENTRY_POINT_GROUP = "kbench.operators"
 
+# Thread counts: of both phases, and of one, which then goes before.
+THREADS = ("threads", "generate_threads", "prefill_threads")
+
 # kwarg -> kind of value. These make a placement.
 COMMON = {
     "generate_device": "device",
@@ -22,7 +25,7 @@ COMMON = {
     "prefill_device": "device",
     "prefill_op": "op",
     "out_device": "device",
-    "threads": "count",
+    **dict.fromkeys(THREADS, "count"),
     "block": "block",
 }
 

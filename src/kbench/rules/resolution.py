@@ -10,7 +10,7 @@ from kbench.core import AUTO, CPU, Block, Device, Lines, Phase, Placement, UserE
 
 from .finding import ERROR, INFO, WARNING, Finding, Severity
 from .implementations import EXPERTS_BACKENDS, KT_OPS, OPS, REFUSED_OPS, Op
-from .operators import COMMON, CONSTRUCTOR, NO_PREFILL_OP, Operator, UnknownOperator, is_trusted, operator
+from .operators import COMMON, CONSTRUCTOR, NO_PREFILL_OP, THREADS, Operator, UnknownOperator, is_trusted, operator
 from .schema import DEFAULT, Rule, RuleSet
 
 # More threads than any machine has: a number beyond is a mistake.
@@ -37,6 +37,8 @@ class Resolution:
     same_prefill: bool = False
     out_device: Device | None = None
     threads: int | None = None
+    generate_threads: int | None = None
+    prefill_threads: int | None = None
     block: Block = field(default_factory=dict)
     transfer_map: Mapping[int, Device] = field(default_factory=dict)
     inert: Mapping[str, Any] = field(default_factory=dict)
@@ -55,8 +57,9 @@ class Resolution:
             prefill = device, implementation
         else:
             prefill = _settle(self.prefill, device, AUTO)
+        counts = self.generate_threads, self.prefill_threads
         block, kwargs = dict(self.block), dict(self.kwargs)
-        return Placement(device, implementation, *prefill, self.out_device, self.threads, block, kwargs)
+        return Placement(device, implementation, *prefill, self.out_device, self.threads, block, kwargs, *counts)
 
 
 def _settle(choice: Choice, device: Device, implementation: str) -> tuple[Device, str]:
@@ -106,6 +109,8 @@ class _Resolver:
             no_prefill or (known.name == DEFAULT and "prefill_device" not in values),
             out_device,
             values.get("threads"),
+            values.get("generate_threads"),
+            values.get("prefill_threads"),
             values.get("block", {}),
             values.get("transfer_map", {}),
             {key: values[key] for key in values if key in known.inert},
@@ -225,7 +230,7 @@ class _Resolver:
         return op
 
     def parse_count(self, key: str, value: Any) -> int | None:
-        if value is None and key == "threads":
+        if value is None and key in THREADS:
             return None
         if not _is_int(value) or not 1 <= value <= MAX_COUNT:
             raise _Wrong("bad-value", f"{_plain(value)} is no count", "a whole number from 1")

@@ -169,6 +169,9 @@ void bind_program(nb::module_& m) {
       .def_prop_ro(
           "n_barriers", [](P& p) { return p.program().n_barriers(); }, "Barriers in one run.")
       .def_prop_ro(
+          "step_threads", [](P& p) { return p.program().step_threads(); },
+          "By step: threads that share it; 1 where every thread of a run computes it for itself.")
+      .def_prop_ro(
           "scratch_bytes", [](P& p) { return p.program().scratch_bytes(); }, "Of the steps, outside the arena.")
       .def_prop_ro(
           "threads", [](P& p) { return p.threads(); }, "Threads of the pool.")

@@ -176,6 +176,15 @@ int Program::n_barriers() const {
       std::count_if(stages_.begin(), stages_.end(), [](const Stage& s) { return s.barrier_before; }));
 }
 
+std::vector<int> Program::step_threads() const {
+  std::vector<int> threads(static_cast<size_t>(n_steps_), 1);
+  for (const Stage& stage : stages_) {
+    int& most = threads[static_cast<size_t>(stage.step)];
+    most = std::max(most, stage.threads);
+  }
+  return threads;
+}
+
 void Program::run(const RunState& given, std::vector<double>* seconds) {
   RunState state = given;
   if (state.n_tokens < 1 || state.n_tokens > max_tokens_) {

@@ -129,6 +129,8 @@ class Program {
 
   int n_steps() const { return n_steps_; }
   int n_barriers() const;
+  // Threads that share each step; 1 where every thread of a run computes it for itself.
+  std::vector<int> step_threads() const;
   int64_t max_tokens() const { return max_tokens_; }
   int64_t scratch_bytes() const { return scratch_bytes_; }
 
