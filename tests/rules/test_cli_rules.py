@@ -83,3 +83,12 @@ def test_kernel_parameters_that_no_kernel_has(tmp_path: Path) -> None:
     assert code == 1
     assert f"{path}:8: rule 1, replace.kwargs.block.activation_plans · unknown kernel parameter" in out
     assert "did you mean activation_planes?" in out
+
+
+def test_budgets_of_a_model(tmp_path: Path) -> None:
+    assert kbench("check", FILE, *MODEL, "--vram", "24G", "--dram", "136G")[0] == 0
+    code, out = kbench("check", FILE, *MODEL, "--vram", "2G", "--dram", "100G")
+    assert code == 1 and out.count("over its budget") == 2
+    assert f"error: {FILE}:34: rule 4, replace.kwargs.generate_device · 126 GiB of weights on cpu" in out
+    with pytest.raises(UserError, match="add --model"):
+        kbench("check", FILE, "--vram", "2G")

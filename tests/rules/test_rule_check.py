@@ -28,7 +28,8 @@ def mistakes() -> Iterator[object]:
 
 
 def findings(text: str, **options: object) -> list[Finding]:
-    return check(parse_rules(parse_yaml(text), "r.yaml"), tiny_tree(), **options)  # type: ignore[arg-type]
+    rules = parse_rules(parse_yaml(text), "r.yaml", trust=["trusted_package"])
+    return check(rules, tiny_tree(), **options)  # type: ignore[arg-type]
 
 
 def codes(found: list[Finding]) -> list[str]:
@@ -160,3 +161,41 @@ def test_kernel_parameters_are_judged_by_who_knows_them() -> None:
         assign(rules, tiny_tree(), check_block=judge)
     placed = assign(rules, tiny_tree())["lm_head"]
     assert placed.block == {"planes": 1, "tile": "static"}
+
+
+def test_a_devices_budget_is_held_against_the_weights_put_there() -> None:
+    text = (
+        "kbench: 1\nrules:\n- match: {name: experts$}\n  replace:\n    class: Experts\n"
+        "    kwargs: {generate_device: cpu, prefill_device: cuda}\n"
+        "- match: {name: lm_head}\n  replace: {class: Linear, kwargs: {generate_device: cuda}}\n"
+    )
+    # Two layers of experts of 4 rows of Q4_K (144 bytes each) for both devices; a head of Q6_K (210 bytes a row).
+    experts, head = 2 * 4 * 144, 4 * 210
+    assert "over-budget" not in codes(findings(text, budgets={GPU: experts + head}))
+    (found,) = [one for one in findings(text, budgets={GPU: experts + head - 1}) if one.code == "over-budget"]
+    assert str(found) == (
+        "r.yaml:6: rule 1, replace.kwargs.generate_device · 1.95 KiB of weights on cuda:0, 1 B over its budget · "
+        "accepted: at most 1.94 KiB, cache and workspace besides · "
+        "this rule puts 1.12 KiB there: move some of its modules"
+    )
+    (found,) = [one for one in findings(text, budgets={CPU: 100}) if one.code == "over-budget"]
+    assert found.line == 1 and "modules that match no rule are" in found.todo
+
+
+def test_every_operator_of_ktransformers_is_known_or_refused_with_the_nearest() -> None:
+    """Names as its modules define them; what kbench lacks has a reason and something that it has."""
+    from kbench.rules.operators import OPERATORS, UnknownOperator, operator
+    from kbench.rules.refused import REFUSED_CLASSES, REFUSED_OPS
+
+    for name, (why, nearest) in REFUSED_CLASSES.items():
+        with pytest.raises(UnknownOperator, match="is not in kbench") as caught:
+            operator(f"ktransformers.operators.somewhere.{name}")
+        assert why in str(caught.value) and nearest in OPERATORS and caught.value.todo == f"nearest: {nearest}"
+    for name in ("ktransformers.operators.ascend.ascend_mlp.KNewMLPW8A8", "a.KSomethingIPEXLLM"):
+        with pytest.raises(UnknownOperator, match="is not in kbench"):
+            operator(name)
+    for name, (why, _) in REFUSED_OPS.items():
+        kind = "Experts" if "Experts" in name else "Linear"
+        text = f"- match: {{name: x}}\n  replace: {{class: {kind}, kwargs: {{generate_op: {name}}}}}\n"
+        (found,) = [one for one in findings(text) if one.code == "refused-op"]
+        assert why in found.found and found.todo.startswith("nearest: ")

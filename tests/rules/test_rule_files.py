@@ -25,9 +25,9 @@ from kbench.rules import (
 
 FILES = Path(__file__).parent / "fixtures"
 GPU, GPU1 = Device("cuda", 0), Device("cuda", 1)
-MARLIN, MARLIN1 = Placement(GPU, "marlin", GPU, "torch"), Placement(GPU1, "marlin", GPU1, "torch")
+MARLIN, MARLIN1 = Placement(GPU, "marlin", GPU, "marlin"), Placement(GPU1, "marlin", GPU1, "marlin")
 PLAIN, PLAIN1 = Placement(GPU, "auto", GPU, "auto"), Placement(GPU1, "auto", GPU1, "auto")
-CPU_LINEAR = Placement(CPU, "auto", CPU, "torch", CPU)
+CPU_LINEAR = Placement(CPU, "auto", CPU, "auto", CPU)
 
 PLACED = [
     (
@@ -40,7 +40,7 @@ PLACED = [
             "model.layers.7.self_attn.kv_b_proj": PLAIN,
             "model.layers.7.self_attn.rotary_emb": PLAIN,
             "model.layers.7.mlp.shared_experts.up_proj": MARLIN,
-            "model.layers.7.mlp.experts": Placement(CPU, "auto", GPU, "torch", GPU),
+            "model.layers.7.mlp.experts": Placement(CPU, "auto", CPU, "auto", GPU),
             "lm_head": PLAIN,  # no rule
         },
     ),
@@ -51,7 +51,7 @@ PLACED = [
             "model.layers.29.self_attn.o_proj": MARLIN,
             "model.layers.30.self_attn.o_proj": MARLIN1,
             "model.layers.30.self_attn.kv_b_proj": PLAIN1,
-            "model.layers.59.mlp.experts": Placement(CPU, "auto", GPU1, "torch", GPU1),
+            "model.layers.59.mlp.experts": Placement(CPU, "auto", CPU, "auto", GPU1),
             "model.layers.59.input_layernorm": PLAIN1,
             "model.norm": PLAIN1,
             "lm_head": PLAIN1,
@@ -64,7 +64,7 @@ PLACED = [
             "model.layers.9.self_attn.q_proj": MARLIN,
             "model.layers.10.self_attn.q_proj": CPU_LINEAR,
             "model.layers.10.self_attn.kv_b_proj": Placement(),
-            "model.layers.26.mlp.experts": Placement(CPU, "auto", CPU, "torch", CPU),
+            "model.layers.26.mlp.experts": Placement(CPU, "auto", CPU, "auto", CPU),
             "model.norm": Placement(),
             "lm_head": CPU_LINEAR,
         },

@@ -92,6 +92,13 @@ def test_recursive_false_closes_the_subtree_and_places_it_like_its_top() -> None
     assert above["model.layers.1"] is None and above["model.layers.2.self_attn.q_proj"] is None
 
 
+# KTransformers' prefill_* is used in layer-wise prefill.
+LAYER_WISE = (
+    "- match: {name: '^model$'}\n  replace:\n    class: ktransformers.operators.models.KDeepseekV2Model\n"
+    "    kwargs: {per_layer_prefill_intput_threshold: 1000}\n"
+)
+
+
 def test_what_no_rule_matches_takes_the_default_of_the_dialect_or_of_the_caller() -> None:
     assert assign(rules(on_cpu("lm_head")), TREE)["model.norm"] == Placement(GPU, "auto", GPU, "auto")
     native = rules("kbench: 1\nrules:\n" + on_cpu("lm_head"))
@@ -132,7 +139,17 @@ def test_what_no_rule_matches_takes_the_default_of_the_dialect_or_of_the_caller(
 )
 def test_kwargs_become_a_placement(replace: str, expected: Placement) -> None:
     text = f"- match: {{name: '^lm_head$'}}\n  replace: {{class: {replace}}}\n"
-    assert assign(rules(text), TREE)["lm_head"] == expected
+    assert assign(rules(text + LAYER_WISE), TREE)["lm_head"] == expected
+
+
+def test_without_layer_wise_prefill_ktransformers_files_prefill_as_they_decode() -> None:
+    text = "- match: {name: '^lm_head$'}\n  replace: {class: ktransformers.operators.linear.KTransformersLinear}\n"
+    for off in ("", LAYER_WISE.replace("1000", "0")):
+        assert assign(rules(text + off), TREE)["lm_head"] == Placement(GPU, "marlin", GPU, "marlin")
+    for spelling in ("intput", "input"):
+        on = rules(text + LAYER_WISE.replace("intput", spelling))
+        assert on.prefill_threshold == 1000
+        assert assign(on, TREE)["lm_head"] == Placement(GPU, "marlin", GPU, "torch")
 
 
 def test_experts_of_ktransformers_decode_on_the_cpu_by_default() -> None:
@@ -140,7 +157,8 @@ def test_experts_of_ktransformers_decode_on_the_cpu_by_default() -> None:
         "- match: {name: 'experts$'}\n"
         "  replace: {class: ktransformers.operators.experts.KTransformersExperts}\n  recursive: false\n"
     )
-    assert assign(rules(text), TREE)["model.layers.1.mlp.experts"] == Placement(CPU, "auto", GPU, "torch", GPU)
+    found = assign(rules(text + LAYER_WISE), TREE)["model.layers.1.mlp.experts"]
+    assert found == Placement(CPU, "auto", GPU, "torch", GPU)
 
 
 def test_no_prefill_op_means_prefill_as_decode() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kbench.core import Device, Phase, Placement, UserError, did_you_mean, format_bytes
+from kbench.core import CPU, Device, Phase, Placement, UserError, did_you_mean, format_bytes, parse_size
 
 from .output import print_json, shown, shown_lines, stdout_console
 
@@ -40,6 +40,8 @@ def check(
     model: str | None = _MODEL,
     strict: bool = typer.Option(False, "--strict", help="Warnings, such as a rule that never matches, are errors."),
     devices: str | None = typer.Option(None, "--devices", help="Those that there are, e.g. cpu,cuda:0,cuda:1."),
+    vram: str | None = typer.Option(None, "--vram", help="Bytes for weights on each GPU, e.g. 24G (with --model)."),
+    dram: str | None = typer.Option(None, "--dram", help="Bytes for weights in memory, e.g. 136G (with --model)."),
     trust: list[str] = _TRUST,
     json: bool = _JSON,
 ) -> None:
@@ -54,7 +56,17 @@ def check(
     rules = read_rules(path, trust=trust)
     present = None if devices is None else {Device.parse(name.strip(), "--devices") for name in devices.split(",")}
     tree = _tree(model) if model else None
-    findings = check_rules(rules, tree, strict=strict, devices=present, can_take=_can_take, check_block=block_errors)
+    if tree is None and (vram or dram):
+        raise UserError("a budget without a model", where="--vram, --dram", todo="add --model")
+    findings = check_rules(
+        rules,
+        tree,
+        strict=strict,
+        devices=present,
+        can_take=_can_take,
+        check_block=block_errors,
+        budgets=_budgets(vram, dram),
+    )
     counts = {str(severity): sum(found.severity is severity for found in findings) for severity in Severity}
     if json:
         fields = {"path": str(path), "model": model, "strict": strict, "n_rules": len(rules.rules), "counts": counts}
@@ -66,6 +78,12 @@ def check(
         print(f"{path}: {len(rules.rules)} rules checked{against}: {told or 'nothing found'}")
     if counts["error"]:
         raise typer.Exit(1)
+
+
+def _budgets(vram: str | None, dram: str | None) -> dict[Device, int]:
+    # More GPUs than any machine has: a budget holds for each one that the rules name.
+    budgets = {Device("cuda", i): parse_size(vram, "--vram") for i in range(64)} if vram else {}
+    return budgets | ({CPU: parse_size(dram, "--dram")} if dram else {})
 
 
 def _can_take(implementation: str, quant: str) -> bool | str:

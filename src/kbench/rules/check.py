@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from kbench.core import AUTO, Device, Module, Phase, Placement, did_you_mean, format_bytes
 
+from .budget import budget_findings
 from .classes import KNOWN_CLASSES, answers_to, is_known
 from .finding import ERROR, INFO, WARNING, Finding, Severity
 from .flow import flow_findings
@@ -42,6 +43,7 @@ def check(
     can_take: CanTake | None = None,
     check_block: CheckBlock | None = None,
     default: Placement | None = None,
+    budgets: Mapping[Device, int] | None = None,
 ) -> list[Finding]:
     """Findings by line. Without a ``tree``, those that need no model.
 
@@ -51,6 +53,7 @@ def check(
         can_take: whether an implementation takes a quant type; None: every one does.
         check_block: what is wrong with kernel parameters; None: nothing ever is.
         default: placement of modules without a rule; None: the dialect's own.
+        budgets: bytes that a device has for weights; of other devices none is known.
     """
     default = rules.default_placement if default is None else default
     resolved = {rule.number: resolve(rules, rule) for rule in rules.rules}
@@ -74,6 +77,7 @@ def check(
         transfer_map = {layer: device for one in resolved.values() for layer, device in one.transfer_map.items()}
         modules = [(one.matched.module, one.matched.rule, one.placement) for one in placed]
         findings += flow_findings(rules, modules, transfer_map)
+        findings += budget_findings(rules, modules, budgets or {})
         if rules.is_kt:
             findings += peer_findings(rules, modules)
     if strict:

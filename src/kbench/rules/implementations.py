@@ -44,12 +44,5 @@ KT_OPS = {
     "KExpertsTorch": Op("torch", "", "Experts"),
 }
 
-# Operators of KTransformers that kbench does not have: why, and what comes nearest.
-REFUSED_OPS = {
-    "KLinearQ8": ("int8 per column, dequantised on every call", "marlin, or torch where memory allows"),
-    "KLinearFP8": ("needs FP8 safetensors, and kbench reads GGUF", "marlin or triton"),
-    "KLinearIPEXLLM": ("runs on Intel GPUs only", "auto"),
-}
-
 # `backend` of KExpertsCPU.
 EXPERTS_BACKENDS = ("llamafile", "AMXBF16", "AMXInt8")

@@ -10,7 +10,8 @@ from importlib.metadata import entry_points
 from kbench.core import did_you_mean
 
 from .implementations import EXPERTS_BACKENDS
-from .schema import DEFAULT
+from .refused import refused_class
+from .schema import DEFAULT, THRESHOLDS
 
 # Somebody's own operators register their package in this group; it is read, never imported, here.
 ENTRY_POINT_GROUP = "kbench.operators"
@@ -36,9 +37,7 @@ CONSTRUCTOR = ("key", "gguf_loader", "config", "orig_module")
 _MODEL = {
     "device": "device",
     "transfer_map": "transfer_map",
-    # KTransformers spells it this way; the right spelling is accepted too.
-    "per_layer_prefill_intput_threshold": "number",
-    "per_layer_prefill_input_threshold": "number",
+    **dict.fromkeys(THRESHOLDS, "number"),
 }
 
 # kwargs that KTransformers has and that change nothing in kbench: known, checked for their kind, kept.
@@ -187,8 +186,9 @@ def operator(name: str, trust: Iterable[str] = ()) -> Operator:
     if is_trusted(name, trust):
         return Operator(name, accepts=COMMON, foreign=True)
     accepted = f"{', '.join(REGISTRY)}, or a class of ktransformers.operators"
-    if ".ascend." in name or "IPEXLLM" in name or name.endswith("KQwen3NextGatedDeltaNet"):
-        raise UnknownOperator(f"{name!r} is a KTransformers class that kbench has no equivalent of", accepted)
+    refused = refused_class(name)
+    if refused is not None:
+        raise UnknownOperator(f"{name!r} is not in kbench: {refused[0]}", accepted, f"nearest: {refused[1]}")
     short = name.rpartition(".")[2]
     if short in _BY_SHORT:  # the class is right, the path to it is not
         raise UnknownOperator(f"unknown operator {name!r}", accepted, f"did you mean {_BY_SHORT[short]}?")

@@ -9,9 +9,10 @@ from typing import Any
 from kbench.core import AUTO, CPU, Block, Device, Lines, Phase, Placement, UserError, did_you_mean
 
 from .finding import ERROR, INFO, WARNING, Finding, Severity
-from .implementations import EXPERTS_BACKENDS, KT_OPS, OPS, REFUSED_OPS, Op
+from .implementations import EXPERTS_BACKENDS, KT_OPS, OPS, Op
 from .operators import COMMON, CONSTRUCTOR, NO_PREFILL_OP, THREADS, Operator, UnknownOperator, is_trusted, operator
-from .schema import DEFAULT, Rule, RuleSet
+from .refused import REFUSED_DEVICES, REFUSED_OPS
+from .schema import DEFAULT, THRESHOLDS, Rule, RuleSet
 
 # More threads than any machine has: a number beyond is a mistake.
 MAX_COUNT = 1 << 20
@@ -106,7 +107,7 @@ class _Resolver:
             known,
             generate,
             prefill,
-            no_prefill or (known.name == DEFAULT and "prefill_device" not in values),
+            no_prefill or self.rules.prefills_as_decode or (known.name == DEFAULT and "prefill_device" not in values),
             out_device,
             values.get("threads"),
             values.get("generate_threads"),
@@ -142,10 +143,21 @@ class _Resolver:
         for key in [key for key in values if known.name == DEFAULT and key in ("generate_op", "prefill_op")]:
             if not self.rules.native:
                 self.add("default-op", key, f"KTransformers ignores {key} on default; kbench runs it", severity=INFO)
+        self.one_threshold(values)
         if known.name == "Model" and "device" in values:
             for key in ("generate_device", "prefill_device"):
                 values.setdefault(key, values["device"])
         return values
+
+    def one_threshold(self, values: Mapping[str, Any]) -> None:
+        """KTransformers reads only its own, misspelt name; given with another number, neither is surely meant."""
+        theirs, right = THRESHOLDS
+        if theirs in values and right in values and values[theirs] != values[right]:
+            found = f"{right} is {values[right]}, and {theirs}, KTransformers' spelling of it, is {values[theirs]}"
+            self.add("two-thresholds", right, found, "one of them; KTransformers reads the second only")
+        elif right in values and theirs not in values and not self.rules.native:
+            found = f"KTransformers does not read {right}"
+            self.add("threshold-spelling", right, found, "", f"write {theirs}, as it is spelt there", WARNING)
 
     def own_kwargs(self) -> dict[str, Any]:
         """What an operator of somebody's own is made with; it judges them itself."""
@@ -301,6 +313,9 @@ def _device(value: Any) -> Device:
     except UserError as error:
         meant = "cuda" if str(value).lower().startswith(("gpu", "cuda")) else ""
         todo = f"did you mean {meant}?" if meant else did_you_mean(str(value), ("cpu", "cuda", "cuda:0"))
+        why = REFUSED_DEVICES.get(str(value).partition(":")[0].lower())
+        if why:
+            raise _Wrong("bad-device", f"{error.found}: {why}", error.accepted, "nearest: cuda, or cpu") from None
         raise _Wrong("bad-device", error.found, error.accepted, todo) from None
 
 

@@ -28,6 +28,9 @@ from .pattern import MAX_FILE_WAYS, PatternError, compile_name, count_ways
 VERSION = 1
 DEFAULT = "default"
 
+# Prompts longer than this prefill layer by layer: as KTransformers spells it, and the right spelling.
+THRESHOLDS = ("per_layer_prefill_intput_threshold", "per_layer_prefill_input_threshold")
+
 _TOP_KEYS = ("kbench", "provenance", "rules")
 _RULE_KEYS = ("match", "replace", "recursive")
 _MATCH_KEYS = ("name", "class")
@@ -94,6 +97,18 @@ class RuleSet:
         """Whether KTransformers could read the file: a bare list, and no operator by a registry name."""
         own = [rule for rule in self.rules if "." not in rule.replace_class and rule.replace_class != DEFAULT]
         return not self.native and not own
+
+    @property
+    def prefill_threshold(self) -> int:
+        """Prompts longer than this prefill layer by layer, in either spelling; 0: none does."""
+        found = (rule.kwargs.get(key) for rule in self.rules if rule.kwargs for key in THRESHOLDS)
+        numbers = [value for value in found if isinstance(value, int) and not isinstance(value, bool)]
+        return max(numbers, default=0)
+
+    @property
+    def prefills_as_decode(self) -> bool:
+        """KTransformers uses ``prefill_device`` and ``prefill_op`` in layer-wise prefill only."""
+        return self.is_kt and self.prefill_threshold <= 0
 
     def finding(
         self, code: str, severity: Severity, rule: Rule, part: str, found: str, accepted: str = "", todo: str = ""
