@@ -13,8 +13,10 @@ from kbench.model.embedded import read_descriptor
 FOLDER = Path(read_descriptor.__wrapped__.__code__.co_filename).parent / "descriptors"
 
 
-def test_three_models() -> None:
-    assert embedded_names() == ("deepseek-v2-chat", "deepseek-v2-lite-chat", "deepseek-v3")
+def test_models() -> None:
+    assert embedded_names() == (
+        "deepseek-v2-chat", "deepseek-v2-lite-chat", "deepseek-v3", "mixtral-8x7b", "qwen3-30b-a3b",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,11 @@ def test_spellings(spelling: str, name: str) -> None:
 
 
 def test_published_shapes() -> None:
-    v2, lite, v3 = (embedded(name) for name in embedded_names())
+    v2, lite, v3, mixtral, qwen = (embedded(name) for name in embedded_names())
+    assert mixtral.n_params == 46_702_792_704  # published: 46.7 B
+    assert qwen.n_params == 30_532_122_624 and qwen.qk_norm  # published: 30.5 B
+    # Files of Q4_K_M on Hugging Face are 18.56 and 28.45 GB, with some MB of metadata.
+    assert 0 < 18.56e9 - qwen.n_bytes < 12e6 and abs(28.45e9 - mixtral.n_bytes) < 12e6
     assert v2.mla is not None
     assert v2.moe is not None
     assert (v2.n_layers, v2.d, v2.heads, v2.head_dim, v2.moe.routed_scaling) == (60, 5120, 128, 192, 16.0)

@@ -1,7 +1,8 @@
 """Models known by name: descriptors in YAML inside the package, for planning without a download.
 
-A file of ``descriptors/`` is a mapping with exactly the keys of ``_FIELDS`` (and of ``_MLA``, ``_MOE``, ``_ROPE`` below
-``mla``, ``moe``, ``rope``). Its tensors follow from the shapes, their types from the quantizer's rules.
+A file of ``descriptors/`` is a mapping with exactly the keys of ``_FIELDS`` and ``_LATENT`` or ``_HEADS`` (and of
+``_MLA``, ``_MOE``, ``_ROPE`` below ``mla``, ``moe``, ``rope``). Its tensors follow from the shapes, their types from
+the quantizer's rules.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ _FIELDS: dict[str, type] = {
     "ffn": int,
     "rms_eps": float,
     "context_length": int,
-    "mla": Lines,
     "moe": Lines,
     "rope": Lines,
 }
+# How it attends: with a shared latent, or with heads of keys and values.
+_LATENT: dict[str, type] = {"mla": Lines}
+_HEADS: dict[str, type] = {"kv_heads": int, "head_dim": int}
 _MLA: dict[str, type] = {"q_lora": int, "kv_lora": int, "rope": int, "nope": int, "v": int}
 _MOE: dict[str, type] = {
     "experts": int,
@@ -93,7 +96,8 @@ def with_quant(descriptor: ModelDescriptor, quant: str) -> ModelDescriptor:
     gqa = 1 if descriptor.mla is not None else descriptor.heads // descriptor.kv_heads
     specs = (spec for spec in tensor_table(descriptor) if not spec.optional)
     label = quant.upper()
-    tensors = quantize_table(specs, label, n_layers=descriptor.n_layers, gqa=gqa)
+    experts = descriptor.moe.experts if descriptor.moe is not None else 0
+    tensors = quantize_table(specs, label, n_layers=descriptor.n_layers, gqa=gqa, experts=experts)
     return dataclasses.replace(descriptor, quant=label, tensors=tensors)
 
 
@@ -127,7 +131,9 @@ def read_descriptor(path: Path) -> ModelDescriptor:
     Raises:
         UserError: with file and line, for whatever is not as the schema says.
     """
-    document = _checked(load_yaml(path), _FIELDS, path, "the file")
+    document = load_yaml(path)
+    latent = isinstance(document, Lines) and "kv_heads" not in document
+    document = _checked(document, _FIELDS | (_LATENT if latent else _HEADS), path, "the file")
     if document["kbench_model"] != SCHEMA_VERSION:
         raise UserError(f"kbench_model {document['kbench_model']}", where=str(path), accepted=str(SCHEMA_VERSION))
     if document["architecture"] not in ARCHITECTURES:
@@ -136,15 +142,18 @@ def read_descriptor(path: Path) -> ModelDescriptor:
             where=f"{path}:{document.line_of('architecture')}",
             accepted=", ".join(ARCHITECTURES),
         )
-    mla = Mla(**_checked(document["mla"], _MLA, path, "mla"))
-    head_dim = mla.nope + mla.rope
-    rope: dict[str, Attribute] = {"mode": ARCHITECTURES[document["architecture"]].rope_mode, "head_dim": head_dim}
+    entry = ARCHITECTURES[document["architecture"]]
+    mla = Mla(**_checked(document["mla"], _MLA, path, "mla")) if latent else None
+    head_dim = document["head_dim"] if mla is None else mla.nope + mla.rope
+    rope: dict[str, Attribute] = {"mode": entry.rope_mode, "head_dim": head_dim}
     scalars = ("name", "architecture", "n_layers", "d", "vocab", "heads", "ffn", "rms_eps", "context_length")
     return ModelDescriptor(
         **{key: document[key] for key in scalars},
         quant="",
-        kv_heads=1,
+        kv_heads=1 if latent else document["kv_heads"],
         head_dim=head_dim,
+        qk_norm=entry.qk_norm,
+        attention_bias=bool(entry.attention_bias),
         rope=rope | dict(_checked(document["rope"], _ROPE, path, "rope")),
         mla=mla,
         moe=Moe(**_checked(document["moe"], _MOE, path, "moe")),

@@ -70,7 +70,14 @@ _OUTPUT: dict[str, _Rule] = {
 }
 
 
-def quantize_table(specs: Iterable[TensorSpec], label: str, *, n_layers: int, gqa: int = 1) -> tuple[TensorInfo, ...]:
+# A model of 8 experts is mostly experts: its attention is small enough to be kept at more bits.
+_MIXTRAL_EXPERTS = 8
+_MIXTRAL_OUTPUT = {"Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS"}
+
+
+def quantize_table(
+    specs: Iterable[TensorSpec], label: str, *, n_layers: int, gqa: int = 1, experts: int = 0
+) -> tuple[TensorInfo, ...]:
     """``specs`` with the types that a file of quantization ``label`` has; ``gqa`` = heads per kv head.
 
     Raises:
@@ -86,11 +93,11 @@ def quantize_table(specs: Iterable[TensorSpec], label: str, *, n_layers: int, gq
     # A matrix that embeds and is the head too is treated as the head.
     head = "output.weight" if any(spec.name == "output.weight" for spec in specs) else "token_embd.weight"
     return tuple(
-        TensorInfo(spec.name, spec.shape, _type(spec, label, head, n_layers, gqa), spec.kind) for spec in specs
+        TensorInfo(spec.name, spec.shape, _type(spec, label, head, n_layers, gqa, experts), spec.kind) for spec in specs
     )
 
 
-def _type(spec: TensorSpec, label: str, head: str, n_layers: int, gqa: int) -> str:
+def _type(spec: TensorSpec, label: str, head: str, n_layers: int, gqa: int, experts: int) -> str:
     base = BASE_TYPES[label]
     keeps_precision = len(spec.shape) < 2 or spec.kind in ("norms", "router") or not spec.name.endswith(".weight")
     if keeps_precision:
@@ -101,18 +108,22 @@ def _type(spec: TensorSpec, label: str, head: str, n_layers: int, gqa: int) -> s
     if spec.name == head:
         chosen = "Q8_0" if base == "Q8_0" or width % quant(base).block_elements else "Q6_K"
     else:
-        chosen = _upgraded(spec.name, label, n_layers, gqa) or base
+        chosen = _upgraded(spec.name, label, n_layers, gqa, experts) or base
     for _ in range(2):
         if width % quant(chosen).block_elements:
             chosen = _FALLBACKS.get(chosen, "F16")
     return chosen
 
 
-def _upgraded(name: str, label: str, n_layers: int, gqa: int) -> str | None:
+def _upgraded(name: str, label: str, n_layers: int, gqa: int, experts: int) -> str | None:
     match = re.match(r"blk\.(\d+)\.(\w+)\.", name)
     if match is None:
         return None
     at, stem = _Position(int(match[1]), n_layers, gqa), match[2]
+    if experts == _MIXTRAL_EXPERTS and stem in ("attn_k", "attn_v"):
+        return "Q8_0"
+    if experts == _MIXTRAL_EXPERTS and stem == "attn_output" and label in _MIXTRAL_OUTPUT:
+        return "Q5_K"
     rules = _DOWN if stem.startswith("ffn_down") else {"attn_v": _VALUE, "attn_output": _OUTPUT}.get(stem, {})
     rule = rules.get(label)
     return rule(at) if rule else None
