@@ -74,12 +74,12 @@ double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind)
     p.linear(isa, kv.view(), n, w, {}, false, threads > 1 ? 2 : 0);
     p.rope(isa, q, q, kHeads, kHead, kHead, layer == 0, frequencies, 1.0f, 0);
     p.rope(isa, k, k, kKvHeads, kHead, kHead, layer == 0, frequencies, 1.0f, 0);
-    p.attention(isa, q, k, w, a, kHeads, kKvHeads, kHead, {k_cache.data(), v_cache.data(), true, kCapacity}, 0.25f, 0);
+    p.attention(isa, q, k, w, a, kHeads, kKvHeads, kHead, {k_cache.data(), v_cache.data(), CacheType::f16, kCapacity}, 0.25f, 0);
     p.linear(isa, square.view(), a, o, {}, false, 0);
     p.add(isa, h, o, h, kD, 0);
     p.linear(isa, to_latent.view(), h, latent, {}, false, 0);
     p.head_linear(isa, heads, h, wide_q, 0, 0);
-    p.mla_attention(isa, wide_q, latent, mla, kHeads, kLatent, kRope, {latent_cache.data(), nullptr, false, kCapacity},
+    p.mla_attention(isa, wide_q, latent, mla, kHeads, kLatent, kRope, {latent_cache.data(), nullptr, CacheType::f32, kCapacity},
                     0.2f, 0);
     p.linear(isa, wide.view(), h, gate, {}, false, 0);
     p.linear(isa, wide.view(), h, up, {}, false, 0);
