@@ -111,6 +111,8 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
         "original_max_position_embeddings": 32,
     }
     routed = {"num_experts_per_tok": 3, "rope_parameters": rope, "tie_word_embeddings": False}
+    grouped = {"n_routed_experts": 7, "n_shared_experts": 2, "first_k_dense_replace": 1, "moe_intermediate_size": 64}
+    grouped |= {"routed_scaling_factor": 1.7, "norm_topk_prob": True, "n_group": 1, "topk_group": 1}
     configs = {
         "llama": transformers.LlamaConfig(**shared, rope_parameters=rope, tie_word_embeddings=False),
         "llama3": transformers.LlamaConfig(**shared, rope_parameters=llama3, tie_word_embeddings=True),
@@ -119,6 +121,22 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
         "mixtral": transformers.MixtralConfig(**shared, **routed, num_local_experts=7),
         "qwen2moe": transformers.Qwen2MoeConfig(
             **shared, **routed, num_experts=7, moe_intermediate_size=64, shared_expert_intermediate_size=128
+        ),
+        "glm4moe": transformers.Glm4MoeConfig(
+            **shared,
+            **routed | {"rope_parameters": rope | {"partial_rotary_factor": 0.5}},
+            **grouped,
+            use_qk_norm=True,
+            head_dim=32,
+            attention_bias=True,
+        ),
+        "glm4moe-air": transformers.Glm4MoeConfig(
+            **shared,
+            **routed | {"rope_parameters": rope | {"partial_rotary_factor": 0.25}},
+            **grouped,
+            use_qk_norm=False,
+            head_dim=32,
+            attention_bias=False,
         ),
         "qwen3moe": transformers.Qwen3MoeConfig(
             **shared, **routed, num_experts=7, moe_intermediate_size=64, head_dim=32, norm_topk_prob=True
@@ -134,6 +152,9 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
                 # Norm weights start at 1 and biases at 0: neither would show when left out.
                 if parameter.dim() == 1:
                     parameter.add_(torch.randn_like(parameter) * (0.3 if "norm" in parameter_name else 0.5))
+            for buffer_name, buffer in model.named_buffers():
+                if buffer_name.endswith("e_score_correction_bias"):
+                    buffer.add_(torch.randn_like(buffer) * 0.1)
         factors = None
         if name == "llama3":
             d = model.model.rotary_emb.inv_freq.numel() * 2
@@ -141,7 +162,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
             factors = (plain / model.model.rotary_emb.inv_freq.double()).numpy()
             assert factors.max() > 7  # the scaling is really on
         path = folder / f"{name}.gguf"
-        write_gguf(model, path, "llama" if name in ("llama3", "mixtral") else name, factors)
+        write_gguf(model, path, "llama" if name in ("llama3", "mixtral") else name.removesuffix("-air"), factors)
         models[name] = (path, model)
     return models
 

@@ -90,9 +90,12 @@ def llama_from_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
-def _stored(model: Any, permuted: bool, experts: str) -> Iterator[tuple[str, np.ndarray]]:
+def _stored(model: Any, architecture: str, experts: str) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors of a file, as llama.cpp's converter names and shapes them."""
     config = model.config
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            yield f"blk.{name.split('.')[2]}.exp_probs_b.bias", buffer.float().numpy()
     for name, parameter in model.named_parameters():
         weight = parameter.detach().float().numpy()
         _, _, part = name.partition(".mlp.experts.")
@@ -112,12 +115,15 @@ def _stored(model: Any, permuted: bool, experts: str) -> Iterator[tuple[str, np.
                     yield f"{block}.ffn_{which}_exps.weight", stack
             continue
         target = gguf_name(name)
+        if architecture == "glm4moe":
+            target = target.replace("ffn_norm", "post_attention_norm")
         heads = _heads(target, config.num_attention_heads, config.num_key_value_heads)
-        yield target, (_permute(weight, heads) if permuted and heads else weight).squeeze()
+        yield target, (_permute(weight, heads) if architecture == "llama" and heads else weight).squeeze()
 
 
 def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
     experts = getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0)
+    experts = experts or getattr(config, "n_routed_experts", 0)
     if not experts:
         return
     writer.add_expert_count(experts)
@@ -128,6 +134,11 @@ def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
     }.items():
         if getattr(config, attribute, None):
             add(getattr(config, attribute))
+    if getattr(config, "n_shared_experts", 0):
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
 
 
 def write_gguf(
@@ -150,13 +161,14 @@ def write_gguf(
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
+    rotated = config.rope_parameters.get("partial_rotary_factor", 1)
+    writer.add_rope_dimension_count(int(head_dim * rotated))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
     write_vocabulary(writer, config.vocab_size)
     _write_experts(writer, config)
-    for target, weight in _stored(model, architecture == "llama", experts):
+    for target, weight in _stored(model, architecture, experts):
         writer.add_tensor(target, np.ascontiguousarray(weight))
     if freq_factors is not None:
         writer.add_tensor("rope_freqs.weight", freq_factors.astype(np.float32))

@@ -23,11 +23,12 @@ def _rope(mode: str, head_dim: int, scaling: str = "none") -> dict[str, Any]:
     }
 
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "mixtral", "qwen2moe", "qwen3moe", "deepseek2", "deepseek-v3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mixtral", "qwen2moe", "qwen3moe", "glm4moe", "deepseek2", "deepseek-v3")
 
 _EXPERTS = {
     "mixtral": Moe(8, 2, 512, 0, 0, "softmax", 1, 1, True, 1.0),
     "qwen2moe": Moe(8, 2, 256, 1, 0, "softmax", 1, 1, False, 1.0, shared_n=768, shared_gate=True),
+    "glm4moe": Moe(8, 2, 256, 1, 1, "sigmoid", 1, 1, True, 1.5),
     "qwen3moe": Moe(8, 2, 256, 0, 0, "softmax", 1, 1, True, 1.0),
 }
 
@@ -52,7 +53,8 @@ def make_tiny(architecture: str = "llama", quant: str = "Q4_K_M", **changes: Any
         "context_length": 512,
         "rope": _rope("norm", 96, "yarn") if latent else _rope(mode, 64),
         "qk_norm": architecture in ("qwen3", "qwen3moe"),
-        "attention_bias": architecture in ("qwen2", "qwen2moe"),
+        "attention_bias": architecture in ("qwen2", "qwen2moe", "glm4moe"),
+        "rotary": 32 if architecture == "glm4moe" else 0,
         "moe": _EXPERTS.get(architecture),
     }
     if latent:

@@ -34,7 +34,7 @@ def divergence(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("quant", ["F16", "Q8_0", "Q4_K_M"])
-@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen2moe", "qwen3moe"])
+@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen2moe", "qwen3moe", "glm4moe"])
 def test_next_tokens_are_llama_cpps(architecture: str, quant: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     model = make_tiny(architecture, quant)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_oracle import hidden_states, relative_error
+from hf_oracle import hidden_states, relative_error, write_gguf
 from test_against_transformers import TOLERANCE, check_layers, load
 
 from kbench.engine import Session
@@ -16,10 +16,21 @@ from kbench.kernels import implementations
 NATIVE = [i.name for i in implementations() if i.name.startswith("cpu.") and i.runnable().ok]
 # The files hold float32, which native kernels multiply as such; the cache is float32 too. Errors are the reference's.
 IMPLEMENTATIONS = ["reference", "torch", *NATIVE]
-MODELS = ["mixtral", "qwen2moe", "qwen3moe"]
+MODELS = ["mixtral", "qwen2moe", "qwen3moe", "glm4moe", "glm4moe-air"]
 N_GREEDY = 128
 
 Models = dict[str, tuple[Path, Any]]
+
+
+@pytest.mark.parametrize("experts", ["split", "fused"])
+def test_other_layouts_of_the_same_experts(tiny_models: Models, experts: str, tmp_path: Path) -> None:
+    """To the last bit what the stacked file gives."""
+    path, model = tiny_models["mixtral"]
+    write_gguf(model, tmp_path / "m.gguf", "llama", experts=experts)
+    ids = list(range(40))
+    for implementation in ("reference", NATIVE[0]):
+        expected = load(path, implementation).logits(ids)
+        np.testing.assert_array_equal(load(tmp_path / "m.gguf", implementation).logits(ids), expected)
 
 
 def feed(session: Session, ids: list[int], n_prompt: int) -> np.ndarray:

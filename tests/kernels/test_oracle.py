@@ -34,6 +34,7 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     ("rope(heads=3,d=64,tokens=5)", {"mode": "norm"}, False),
     ("rope(heads=5,d=40,tokens=2)", {"mode": "neox"}, False),
     ("rope(heads=2,d=8,tokens=4)", YARN, False),
+    ("rope(heads=3,d=16,tokens=2)", {"mode": "neox", "part": "first", "head_dim": 40}, False),
     ("attention(heads=9,kv_heads=3,d=64,kv=f16,tokens=1,context=1)", {}, False),
     ("attention(heads=9,kv_heads=3,d=64,kv=f16,tokens=1,context=333)", {}, False),
     ("attention(heads=4,kv_heads=4,d=40,kv=f32,tokens=1,context=70)", {}, False),

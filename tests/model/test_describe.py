@@ -127,6 +127,26 @@ def test_experts_where_an_architecture_has_none(tmp_path: Path) -> None:
         describe_gguf(change(tmp_path / "e.gguf", {"qwen2moe.expert_count": None}))
 
 
+def test_draft_layers_are_left_out(tmp_path: Path) -> None:
+    synthesize(make_tiny("glm4moe"), tmp_path / "m.gguf")
+    nextn = {"blk.3.nextn.eh_proj.weight": (512, 256), "blk.3.attn_norm.weight": (256,)}
+    keys = {"glm4moe.block_count": 4, "glm4moe.nextn_predict_layers": 1}
+    m = describe_gguf(change(tmp_path / "m.gguf", keys, nextn))
+    assert (m.n_layers, m.tensors) == (3, describe_gguf(open_gguf(tmp_path / "m.gguf")).tensors)
+    with pytest.raises(CorruptFile, match="nextn_predict_layers"):
+        describe_gguf(change(tmp_path / "m.gguf", keys | {"glm4moe.nextn_predict_layers": 4}, nextn))
+    with pytest.raises(CorruptFile, match="missing"):
+        describe_gguf(change(tmp_path / "m.gguf", keys | {"glm4moe.block_count": 5}, nextn))
+
+
+def test_heads_that_rotate_in_part(tmp_path: Path) -> None:
+    synthesize(make_tiny("glm4moe"), tmp_path / "m.gguf")
+    assert describe_gguf(change(tmp_path / "m.gguf", {"glm4moe.rope.dimension_count": 64})).rotary == 0
+    for wrong in (66, 31):
+        with pytest.raises(CorruptFile, match=r"rope\.dimension_count"):
+            describe_gguf(change(tmp_path / "m.gguf", {"glm4moe.rope.dimension_count": wrong}))
+
+
 def test_widths_of_experts_that_only_the_tensors_tell(tmp_path: Path) -> None:
     synthesize(make_tiny("qwen2moe"), tmp_path / "m.gguf")
     widths = ("expert_feed_forward_length", "expert_shared_feed_forward_length")

@@ -15,7 +15,7 @@ FOLDER = Path(read_descriptor.__wrapped__.__code__.co_filename).parent / "descri
 
 def test_models() -> None:
     assert embedded_names() == (
-        "deepseek-v2-chat", "deepseek-v2-lite-chat", "deepseek-v3", "mixtral-8x7b", "qwen3-30b-a3b",
+        "deepseek-v2-chat", "deepseek-v2-lite-chat", "deepseek-v3", "kimi-k2", "mixtral-8x7b", "qwen3-30b-a3b",
     )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_spellings(spelling: str, name: str) -> None:
 
 
 def test_published_shapes() -> None:
-    v2, lite, v3, mixtral, qwen = (embedded(name) for name in embedded_names())
+    v2, lite, v3, kimi, mixtral, qwen = (embedded(name) for name in embedded_names())
     assert mixtral.n_params == 46_702_792_704  # published: 46.7 B
     assert qwen.n_params == 30_532_122_624 and qwen.qk_norm  # published: 30.5 B
     # Files of Q4_K_M on Hugging Face are 18.56 and 28.45 GB, with some MB of metadata.
@@ -52,6 +52,9 @@ def test_published_shapes() -> None:
     assert v3.moe is not None
     assert (v3.moe.scoring, v3.moe.norm_topk_prob, v3.moe.first_dense) == ("sigmoid", True, 3)
     assert v3.n_params == 671_026_419_200  # published: 671 B
+    assert kimi.moe is not None
+    assert (kimi.moe.experts, kimi.moe.n_group, kimi.heads) == (384, 1, 64)
+    assert kimi.n_params == pytest.approx(1026e9, rel=1e-3)  # published: 1026 B
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from raw_gguf import RawGguf
 
-from kbench.core import QUANTS, CorruptFile, Unsupported, UserError
-from kbench.model import open_gguf
+from kbench.core import QUANTS, CorruptFile, TensorInfo, Unsupported, UserError
+from kbench.model import GgufTensor, open_gguf
+from kbench.model.gguf_file import stack_experts
 
 VALUES: dict[str, tuple[gguf.GGUFValueType, Any]] = {
     "u8": (gguf.GGUFValueType.UINT8, 200),
@@ -232,3 +233,35 @@ def test_what_is_no_file_is_told(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         open_gguf(path)
     assert str(path) in error.value.message
+
+
+def _tensor(name: str, shape: tuple[int, ...], quant: str = "F32") -> GgufTensor:
+    return GgufTensor(TensorInfo(name, shape, quant, ""), np.arange(4 * int(np.prod(shape)), dtype=np.uint8))
+
+
+def test_experts_in_pieces_become_stacks() -> None:
+    parts = [_tensor(f"blk.0.ffn_up.{i}.weight", (2, 3)) for i in (1, 0)]
+    fused = _tensor("blk.1.ffn_gate_up_exps.weight", (2, 6, 4))
+    found = stack_experts({t.info.name: t for t in (*parts, fused)}, "f")
+    assert {n: t.info.shape for n, t in found.items()} == {
+        "blk.1.ffn_gate_exps.weight": (2, 3, 4), "blk.1.ffn_up_exps.weight": (2, 3, 4),
+        "blk.0.ffn_up_exps.weight": (2, 3, 2),
+    }  # fmt: skip
+    assert found["blk.0.ffn_up_exps.weight"].pieces == (parts[1].raw, parts[0].raw)
+    for half, part in enumerate(("gate", "up")):
+        stack = np.stack(found[f"blk.1.ffn_{part}_exps.weight"].pieces)
+        np.testing.assert_array_equal(stack, fused.raw.reshape(4, 2, -1)[:, half])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("blk.0.ffn_up.0.weight", (2, 3)), ("blk.0.ffn_up.2.weight", (2, 3))],
+        [("blk.0.ffn_up.1.weight", (2, 3))],
+        [("blk.0.ffn_up.0.weight", (2, 3)), ("blk.0.ffn_up.1.weight", (2, 4))],
+        [("blk.0.ffn_up.0.weight", (2, 3)), ("blk.0.ffn_up_exps.weight", (2, 3, 1))],
+    ],
+)
+def test_experts_that_make_no_stack(parts: list[tuple[str, tuple[int, ...]]]) -> None:
+    with pytest.raises(CorruptFile, match=r"f: blk\.0\.ffn_up\.\*\.weight"):
+        stack_experts({name: _tensor(name, shape) for name, shape in parts}, "f")

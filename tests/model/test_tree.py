@@ -34,6 +34,7 @@ def _transformers_model(m: ModelDescriptor, model_type: str) -> Any:
         e = m.moe
         fields |= {"num_experts": e.experts, "num_local_experts": e.experts, "num_experts_per_tok": e.top_k}
         fields |= {"moe_intermediate_size": e.n, "shared_expert_intermediate_size": e.shared_width}
+        fields |= {"n_routed_experts": e.experts, "n_shared_experts": e.shared, "first_k_dense_replace": e.first_dense}
     config = transformers.AutoConfig.for_model(model_type, **fields)
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(config)
@@ -48,6 +49,7 @@ def _transformers_model(m: ModelDescriptor, model_type: str) -> Any:
         ("mixtral", "mixtral"),
         ("qwen2moe", "qwen2_moe"),
         ("qwen3moe", "qwen3_moe"),
+        ("glm4moe", "glm4_moe"),
         ("deepseek2", "deepseek_v2"),
         ("deepseek-v3", "deepseek_v3"),
     ],

@@ -34,8 +34,9 @@ class TensorLoader:
         return {name: tensor.info for name, tensor in self._gguf.tensors.items()}
 
     def get_mmap_tensor(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes as they are stored: a read-only view of the file."""
-        return self._gguf.tensors[self._find(name)].raw
+        """The bytes as they are stored: a read-only view of the file, or a copy of experts that are apart there."""
+        tensor = self._gguf.tensors[self._find(name)]
+        return np.concatenate(tensor.parts) if tensor.parts else tensor.raw
 
     def load_gguf_tensor(self, name: str) -> FloatArray:
         """The numbers as float32, dequantised, in numpy's order: a matrix is ``[n, k]``, experts ``[experts, n, k]``.
@@ -45,7 +46,7 @@ class TensorLoader:
         """
         tensor = self._gguf.tensors[self._find(name)]
         shape = tensor.info.shape
-        return dequantize(tensor.raw, tensor.info.quant, shape[0]).reshape(shape[::-1])
+        return dequantize(self.get_mmap_tensor(name), tensor.info.quant, shape[0]).reshape(shape[::-1])
 
     def _find(self, name: str) -> str:
         if name not in self._names:

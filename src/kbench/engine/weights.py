@@ -58,7 +58,7 @@ class WeightStore:
         return sorted(found.values(), key=self._place)
 
     def _place(self, call: OpCall) -> int:
-        return min((self.gguf.tensors[name].raw.ctypes.data for name in call.weights), default=0)
+        return min((self.gguf.tensors[name].pieces[0].ctypes.data for name in call.weights), default=0)
 
     def estimate(self, calls: Iterable[OpCall]) -> int:
         """Bytes that packing what is ``missing`` will take, never much too low; what stays in the file takes none.
@@ -74,16 +74,17 @@ class WeightStore:
     def prepare(self, calls: Iterable[OpCall], progress: Progress | None = None) -> int:
         """Packs what is missing; returns the bytes of the file that were read for it."""
         todo = self.missing(calls)
-        total = sum(self.gguf.tensors[name].raw.nbytes for call in todo for name in call.weights)
+        total = sum(self.gguf.tensors[name].info.n_bytes for call in todo for name in call.weights)
         done = 0
         for call in todo:
             tensors = [self.gguf.tensors[name] for name in call.weights]
-            weights = [WeightData(t.info.name, t.info.quant, t.info.shape, t.raw) for t in tensors]
+            weights = [WeightData(t.info.name, t.info.quant, t.info.shape, t.raw, t.parts) for t in tensors]
             item = implementation(call.implementation)
             self._prepared[_key(call)] = item.prepare(call.problem, weights, call.block)
             for tensor in tensors:
-                _drop_pages(tensor.raw)
-            done += sum(tensor.raw.nbytes for tensor in tensors)
+                for piece in tensor.pieces:
+                    _drop_pages(piece)
+            done += sum(tensor.info.n_bytes for tensor in tensors)
             if progress is not None and tensors:
                 progress(done, total)
         return total

@@ -38,13 +38,20 @@ YES = Support(True)
 class WeightData:
     """A tensor's bytes as GGUF stores them: ``raw`` is uint8, one dimension, usually a view of a memory map.
 
-    ``shape`` is in GGUF order, row length first; experts and heads are the last dimension.
+    ``shape`` is in GGUF order, row length first; experts and heads are the last dimension. Where the matrices of a
+    stack do not lie side by side, ``parts`` holds them one by one, and ``raw`` nothing.
     """
 
     name: str
     quant: str
     shape: tuple[int, ...]
     raw: npt.NDArray[np.uint8]
+    parts: tuple[npt.NDArray[np.uint8], ...] = ()
+
+    @property
+    def whole(self) -> npt.NDArray[np.uint8]:
+        """All bytes in one dimension; a copy where there are ``parts``."""
+        return np.concatenate(self.parts) if self.parts else self.raw
 
 
 @dataclass(slots=True)

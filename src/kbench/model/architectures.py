@@ -33,20 +33,25 @@ class Architecture:
     """What files of one ``general.architecture`` have in common. None: some files have it and others do not.
 
     ``rope_mode``: ``norm`` rotates neighbouring pairs (the q and k rows of llama GGUFs are stored for that),
-    ``neox`` rotates halves. ``norm_topk_prob``: what holds where the metadata do not say. ``shared_gate``: the shared
-    expert is weighed by a sigmoid of its own. ``generates``: the engine runs it; without that it can be planned only.
+    ``neox`` rotates halves; ``partial_rope``: perhaps of the first elements of a head only. ``ffn_norm``: how the norm
+    before the MLP is called. ``norm_topk_prob``, ``scoring``: what holds where the metadata do not say.
+    ``shared_gate``: the shared expert is weighed by a sigmoid of its own. ``generates``: the engine runs it; without
+    that it can be planned only.
     """
 
     name: str
     rope_mode: str
     classes: ClassFamily
-    qk_norm: bool = False
+    qk_norm: bool | None = False
     attention_bias: bool | None = False
     mla: bool = False
     generates: bool = True
+    partial_rope: bool = False
+    ffn_norm: str = "ffn_norm"
     experts: bool | None = False
     norm_topk_prob: bool = False
     shared_gate: bool = False
+    scoring: str = "softmax"
 
 
 _LLAMA = ClassFamily(
@@ -82,6 +87,14 @@ _QWEN3_MOE = ClassFamily(
     rotary=("Qwen3MoeRotaryEmbedding",),
     linear_router=True,
 )
+_GLM4_MOE = ClassFamily(
+    ("ktransformers.models.modeling_glm4_moe", "transformers.models.glm4_moe.modeling_glm4_moe"),
+    "Glm4Moe",
+    moe=("Glm4MoeMoE",),
+    router=("Glm4MoeTopkRouter",),
+    rotary=("Glm4MoeRotaryEmbedding",),
+    linear_router=True,
+)
 _DEEPSEEK_V2 = ClassFamily(
     ("ktransformers.models.modeling_deepseek", "transformers.models.deepseek_v2.modeling_deepseek_v2"),
     "DeepseekV2",
@@ -106,9 +119,13 @@ ARCHITECTURES = {
         Architecture("qwen3", "neox", _QWEN3, qk_norm=True),
         Architecture("qwen2moe", "neox", _QWEN2_MOE, attention_bias=True, experts=True, shared_gate=True),
         Architecture("qwen3moe", "neox", _QWEN3_MOE, qk_norm=True, experts=True, norm_topk_prob=True),
+        Architecture(
+            "glm4moe", "neox", _GLM4_MOE, qk_norm=None, attention_bias=None, experts=True, norm_topk_prob=True,
+            scoring="sigmoid", partial_rope=True, ffn_norm="post_attention_norm",
+        ),
         Architecture("deepseek2", "norm", _DEEPSEEK_V2, mla=True, experts=None),
     )
-}
+}  # fmt: skip
 
 
 def architecture(name: str, where: str = "") -> Architecture:
@@ -131,6 +148,6 @@ def class_family(descriptor: ModelDescriptor) -> ClassFamily:
     """The classes of this model: GGUF calls V2 and V3 both deepseek2, Llama and Mixtral both llama."""
     if descriptor.moe is not None and descriptor.architecture == "llama":
         return _MIXTRAL
-    if descriptor.moe is not None and descriptor.moe.scoring == "sigmoid":
+    if descriptor.moe is not None and descriptor.moe.scoring == "sigmoid" and descriptor.mla is not None:
         return _DEEPSEEK_V3
     return architecture(descriptor.architecture).classes

@@ -43,9 +43,10 @@ def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDe
     head_dim = meta.integer("attention.key_length", d // heads)
     if meta.integer("attention.value_length", head_dim) != head_dim:
         meta.fail("attention.value_length", "differs from the key length", str(head_dim))
-    if meta.integer("rope.dimension_count", head_dim) != head_dim or head_dim % 2:
+    rotary = meta.integer("rope.dimension_count", head_dim)
+    if rotary > head_dim or rotary % 2 or (rotary < head_dim and not entry.partial_rope):
         meta.fail("rope.dimension_count", "rotates a part of the head", f"all {head_dim} elements, an even number")
-    bias = entry.attention_bias
+    bias, norm = entry.attention_bias, entry.qk_norm
     return ModelDescriptor(
         **_common(meta, gguf),
         heads=heads,
@@ -53,7 +54,8 @@ def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDe
         head_dim=head_dim,
         ffn=meta.integer("feed_forward_length"),
         rope=_rope(meta, entry, head_dim, gguf),
-        qk_norm=entry.qk_norm,
+        rotary=rotary if rotary < head_dim else 0,
+        qk_norm="blk.0.attn_q_norm.weight" in gguf.tensors if norm is None else norm,
         attention_bias="blk.0.attn_q.bias" in gguf.tensors if bias is None else bias,
         moe=_moe(meta, entry, gguf),
     )
@@ -104,7 +106,7 @@ def _moe(meta: Metadata, entry: Architecture, gguf: GgufFile) -> Moe | None:
     topk_group = meta.integer("expert_group_used_count", n_group)
     if experts % n_group or topk_group > n_group:
         meta.fail("expert_group_count", f"{n_group} groups of {experts} experts, {topk_group} of them used")
-    gating = meta.integer("expert_gating_func", 1)
+    gating = meta.integer("expert_gating_func", 2 if entry.scoring == "sigmoid" else 1)
     if gating not in (1, 2):
         meta.fail("expert_gating_func", f"found {gating}", "1 (softmax), 2 (sigmoid)")
     first_dense = meta.integer("leading_dense_block_count", 0, least=0)
@@ -145,13 +147,21 @@ def _common(meta: Metadata, gguf: GgufFile) -> dict[str, Any]:
         "name": "".join(c for c in name if c.isprintable()) if isinstance(name, str) and name else gguf.path.stem,
         "architecture": gguf.architecture,
         "quant": quant_label(gguf),
-        "n_layers": meta.integer("block_count"),
+        "n_layers": meta.integer("block_count") - _draft_layers(meta),
         "d": meta.integer("embedding_length"),
         "vocab": vocab,
         "rms_eps": meta.number("attention.layer_norm_rms_epsilon"),
         "context_length": meta.integer("context_length"),
         "tied": "output.weight" not in gguf.tensors,
     }
+
+
+def _draft_layers(meta: Metadata) -> int:
+    """Layers at the end that draft tokens for speculative decoding; without that nothing reads them."""
+    count = meta.integer("nextn_predict_layers", 0, least=0)
+    if count >= meta.integer("block_count"):
+        meta.fail("nextn_predict_layers", f"found {count}", "fewer than block_count")
+    return count
 
 
 def _rope(meta: Metadata, entry: Architecture, head_dim: int, gguf: GgufFile) -> dict[str, Attribute]:
@@ -205,7 +215,10 @@ def quant_label(gguf: GgufFile) -> str:
 def _checked_tensors(draft: ModelDescriptor, gguf: GgufFile) -> tuple[TensorInfo, ...]:
     """The tensors that ``draft`` wants, in the model's order, each with the shape that it wants."""
     present = {name: tensor.info for name, tensor in gguf.tensors.items()}
-    last = max((int(m[1]) for m in map(re.compile(r"blk\.(\d{1,6})\.").match, present) if m), default=-1)
+    block = re.compile(r"blk\.(\d{1,6})\.")
+    drafting = range(draft.n_layers, draft.n_layers + _draft_layers(Metadata(gguf)))
+    present = {n: info for n, info in present.items() if not (m := block.match(n)) or int(m[1]) not in drafting}
+    last = max((int(m[1]) for m in map(block.match, present) if m), default=-1)
     if last + 1 != draft.n_layers:
         raise CorruptFile(
             f"block_count is {draft.n_layers}, the tensors have blocks 0 to {last}",

@@ -53,8 +53,8 @@ class Moe:
 class ModelDescriptor:
     """A model. ``d`` is the hidden width, ``ffn`` the width of dense MLPs, ``quant`` a label such as ``Q4_K_M``.
 
-    ``rope`` holds the attributes of rope calls. ``tied`` says that the head uses the embedding's matrix.
-    ``tensors`` lists every tensor with its type.
+    ``rope`` holds the attributes of rope calls; the first ``rotary`` elements of a head rotate, all where it is 0.
+    ``tied`` says that the head uses the embedding's matrix. ``tensors`` lists every tensor with its type.
     """
 
     name: str
@@ -70,12 +70,18 @@ class ModelDescriptor:
     rms_eps: float
     context_length: int
     rope: Mapping[str, Attribute] = field(hash=False)
+    rotary: int = 0
     tied: bool = False
     qk_norm: bool = False
     attention_bias: bool = False
     mla: Mla | None = None
     moe: Moe | None = None
     tensors: tuple[TensorInfo, ...] = field(default=(), repr=False)
+
+    @property
+    def rotated(self) -> int:
+        """Elements of a head that rotate."""
+        return self.rotary or self.head_dim
 
     @property
     def n_params(self) -> int:

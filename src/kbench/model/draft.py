@@ -85,10 +85,12 @@ class Draft:
         return self.emit(problem, module, (x,), (value,), (weight.name,), {"eps": self.model.rms_eps})
 
     def rope(self, module: str, x: str, out: str, *, heads: int, d: int, head_dim: int) -> str:
-        """Rotates the last ``d`` of the ``head_dim`` elements of each head."""
+        """Rotates ``d`` of the ``head_dim`` elements of each head: the last ones, but of the models that say so."""
         problem = Problem.make("rope", heads=heads, d=d, tokens=self.tokens)
         factors = ("rope_freqs.weight",) if self.has("rope_freqs.weight") else ()
         attrs = {**self.model.rope, "head_dim": head_dim}
+        if self.model.rotary:
+            attrs["part"] = "first"
         return self.emit(problem, module, (x,), (Value(out, heads * head_dim),), factors, attrs)
 
     def add(self, module: str, x: str, y: str, out: str) -> str:

@@ -6,6 +6,7 @@ import math
 
 from kbench.core import Assignment, OpCall, Phase, Problem, UserError, Value, check_kv
 
+from .architectures import architecture
 from .descriptor import ModelDescriptor
 from .draft import Draft, Resolve
 from .injection import inject
@@ -68,7 +69,9 @@ def _layer(draft: Draft, index: int, x: str) -> str:
     normed = draft.rms_norm(f"{layer}.input_layernorm", x, f"{block}.attn_norm")
     attend = lower_mla if draft.model.mla is not None else _attention
     x = draft.add(layer, x, attend(draft, index, normed), f"{layer}.attended")
-    normed = draft.rms_norm(f"{layer}.post_attention_layernorm", x, f"{block}.ffn_norm")
+    normed = draft.rms_norm(
+        f"{layer}.post_attention_layernorm", x, f"{block}.{architecture(draft.model.architecture).ffn_norm}"
+    )
     if draft.model.has_experts(index):
         y = lower_moe(draft, index, normed)
     else:
@@ -87,7 +90,7 @@ def _attention(draft: Draft, index: int, x: str) -> str:
             )
     for letter in "qk":
         out = f"{module}.{letter}"
-        made[letter] = draft.rope(module, made[letter], out, heads=heads[letter], d=m.head_dim, head_dim=m.head_dim)
+        made[letter] = draft.rope(module, made[letter], out, heads=heads[letter], d=m.rotated, head_dim=m.head_dim)
     problem = Problem.make(
         "attention",
         heads=m.heads,

@@ -47,7 +47,7 @@ def write_metadata(writer: GGUFWriter, m: ModelDescriptor) -> None:
 
 
 def _rope(writer: GGUFWriter, m: ModelDescriptor) -> None:
-    writer.add_rope_dimension_count(m.mla.rope if m.mla is not None else m.head_dim)
+    writer.add_rope_dimension_count(m.mla.rope if m.mla is not None else m.rotated)
     writer.add_rope_freq_base(float(str(m.rope["freq_base"])))
     if m.rope["scaling"] == "none":
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .architectures import architecture
 from .descriptor import ModelDescriptor
 from .tensor_kind import tensor_kind
 
@@ -36,7 +37,7 @@ def tensor_table(descriptor: ModelDescriptor, *, split_kv_b: bool = False) -> It
     if not m.tied:
         yield TensorSpec("output.weight", (m.d, m.vocab))
     if m.mla is None:
-        yield TensorSpec("rope_freqs.weight", (m.head_dim // 2,), optional=True)
+        yield TensorSpec("rope_freqs.weight", (m.rotated // 2,), optional=True)
     for layer in range(m.n_layers):
         block = f"blk.{layer}."
         rows = _mla(m, split_kv_b) if m.mla is not None else _attention(m)
@@ -80,7 +81,7 @@ def _mla(m: ModelDescriptor, split_kv_b: bool) -> _Rows:
 
 
 def _mlp(m: ModelDescriptor) -> _Rows:
-    yield "ffn_norm.weight", (m.d,)
+    yield f"{architecture(m.architecture).ffn_norm}.weight", (m.d,)
     yield "ffn_gate.weight", (m.d, m.ffn)
     yield "ffn_up.weight", (m.d, m.ffn)
     yield "ffn_down.weight", (m.ffn, m.d)
@@ -89,7 +90,7 @@ def _mlp(m: ModelDescriptor) -> _Rows:
 def _moe(m: ModelDescriptor) -> _Rows:
     e = m.moe
     assert e is not None
-    yield "ffn_norm.weight", (m.d,)
+    yield f"{architecture(m.architecture).ffn_norm}.weight", (m.d,)
     yield "ffn_gate_inp.weight", (m.d, e.experts)
     if e.scoring == "sigmoid":
         yield "exp_probs_b.bias", (e.experts,)

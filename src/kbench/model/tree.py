@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kbench.core import Module, TensorInfo
 
-from .architectures import ClassFamily, class_family
+from .architectures import ClassFamily, architecture, class_family
 from .descriptor import ModelDescriptor
 
 _BASE = "torch.nn.Module"
@@ -69,7 +69,7 @@ class _TreeBuilder:
             if self.m.has_experts(index)
             else self.mlp(f"{name}.mlp", block, "ffn_{}"),
             self.norm(f"{name}.input_layernorm", f"{block}.attn_norm"),
-            self.norm(f"{name}.post_attention_layernorm", f"{block}.ffn_norm"),
+            self.norm(f"{name}.post_attention_layernorm", f"{block}.{architecture(self.m.architecture).ffn_norm}"),
         )
         return Module(name, self.own("DecoderLayer", "DecoderLayer"), children=children)
 

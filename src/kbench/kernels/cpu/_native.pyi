@@ -123,6 +123,7 @@ class Program:
         neox: bool,
         inv_freq: _F32,
         attn_factor: float = 1.0,
+        first: bool = False,
         threads: int = 0,
     ) -> int: ...
     def attention(

@@ -82,7 +82,8 @@ def _rope(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: C
     frequencies = np.ascontiguousarray(inv_freq, np.float32)
     neox = call.attrs.get("mode") == "neox"
     (x,) = _inputs(call, o)
-    return p.rope(isa, x, _output(call, o), heads, head_dim, d, neox, frequencies, factor, threads=threads)
+    first = call.attrs.get("part") == "first"
+    return p.rope(isa, x, _output(call, o), heads, head_dim, d, neox, frequencies, factor, first=first, threads=threads)
 
 
 def _attention(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:

@@ -44,7 +44,8 @@ def make_item(problem: Problem, weight: WeightData, *, raw: bool = False) -> Ite
     if len(weight.shape) == 3:
         k, n, count = weight.shape
         size = quant(weight.quant).row_bytes(k) * n
-        return [_matrix(weight.quant, weight.raw[i * size : (i + 1) * size], n, k, raw) for i in range(count)]
+        pieces = weight.parts or [weight.raw[i * size : (i + 1) * size] for i in range(count)]
+        return [_matrix(weight.quant, piece, n, k, raw) for piece in pieces]
     raise Unsupported(f"{weight.name} has {len(weight.shape)} dimensions", accepted="1, 2 or 3")
 
 

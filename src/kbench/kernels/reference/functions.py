@@ -86,8 +86,11 @@ def rope(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state
     positions = np.arange(state.position, state.position + len(x))
     angles = positions[:, None, None].astype(x.dtype) * inv_freq.astype(x.dtype)
     scale = x.dtype.type(factor)
-    turned = rotate(x[..., -d:], np.cos(angles) * scale, np.sin(angles) * scale, call.attrs.get("mode") == "neox")
-    return [np.concatenate([x[..., :-d], turned], axis=-1).reshape(inputs[0].shape)]
+    first = call.attrs.get("part") == "first"
+    turning = x[..., :d] if first else x[..., -d:]
+    turned = rotate(turning, np.cos(angles) * scale, np.sin(angles) * scale, call.attrs.get("mode") == "neox")
+    parts = [turned, x[..., d:]] if first else [x[..., :-d], turned]
+    return [np.concatenate(parts, axis=-1).reshape(inputs[0].shape)]
 
 
 def cache_of(call: OpCall, state: StepState) -> Cache:

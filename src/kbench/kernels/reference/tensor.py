@@ -44,7 +44,7 @@ class Tensor:
         self.name, self.quant, self.shape = weight.name, weight.quant, weight.shape
         self.dtype = np.dtype(dtype)
         self.row = weight.shape[0]
-        self._raw = weight.raw.reshape(-1, quant(weight.quant).row_bytes(self.row))
+        self._raw = weight.whole.reshape(-1, quant(weight.quant).row_bytes(self.row))
         self._numbers: AnyArray | None = None
         if keep and math.prod(weight.shape) * self.dtype.itemsize <= KEEP_BYTES:
             self._numbers = self._read(slice(None))

@@ -97,7 +97,7 @@ class TorchImplementation:
         for weight in weights:
             is_matrix = len(weight.shape) > 1
             out = torch.empty(math.prod(weight.shape[1:]), weight.shape[0], dtype=low if is_matrix else torch.float32)
-            raw = weight.raw.reshape(len(out), -1)
+            raw = weight.whole.reshape(len(out), -1)
             # By slices of about 16 MB in float32: the float32 copy of a whole layer's experts would be 15 GB.
             step = max(1, (4 << 20) // weight.shape[0])
             for start in range(0, len(out), step):
@@ -161,14 +161,15 @@ class TorchImplementation:
         angles = torch.outer(positions, torch.from_numpy(inv_freq))[:, None]
         cos, sin = angles.cos() * factor, angles.sin() * factor
         vectors = x[0].reshape(len(x[0]), heads, -1)
-        still, turning = vectors[..., :-d], vectors[..., -d:]
+        first = call.attrs.get("part") == "first"
+        turning, still = (vectors[..., :d], vectors[..., d:]) if first else (vectors[..., -d:], vectors[..., :-d])
         if call.attrs.get("mode") == "neox":
             a, b = turning.chunk(2, dim=-1)
             turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
         else:
             a, b = turning[..., 0::2], turning[..., 1::2]
             turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-        return [torch.cat([still, turned], dim=-1).reshape(x[0].shape)]
+        return [torch.cat([turned, still] if first else [still, turned], dim=-1).reshape(x[0].shape)]
 
     def _attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: int, scale: float, **options: Any

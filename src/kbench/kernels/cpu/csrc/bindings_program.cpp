@@ -208,11 +208,12 @@ void bind_program(nb::module_& m) {
       .def(
           "rope",
           [](P& p, const std::string& i, int64_t x, int64_t y, int64_t heads, int64_t head_dim, int64_t d, bool neox,
-             const Vector& inv_freq, float attn_factor, int threads) {
-            return p.program().rope(isa(i), x, y, heads, head_dim, d, neox, floats(inv_freq), attn_factor, threads);
+             const Vector& inv_freq, float attn_factor, bool first, int threads) {
+            return p.program().rope(isa(i), x, y, heads, head_dim, d, neox, floats(inv_freq), attn_factor, first,
+                                    threads);
           },
           "isa"_a, "x"_a, "y"_a, "heads"_a, "head_dim"_a, "d"_a, "neox"_a, "inv_freq"_a, "attn_factor"_a = 1.0f,
-          "threads"_a = 0)
+          "first"_a = false, "threads"_a = 0)
       .def(
           "attention",
           [](P& p, const std::string& i, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads,

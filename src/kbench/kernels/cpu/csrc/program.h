@@ -96,8 +96,9 @@ class Program {
   int rms_norm(Isa isa, int64_t x, std::vector<float> weight, int64_t d, int64_t rows, float eps, int64_t y,
                bool one_row, int64_t row_width, int threads);
   int linear(Isa isa, const PackedMatrix& w, int64_t x, int64_t y, std::vector<float> bias, bool one_row, int threads);
+  // Rotates the first or the last d of each head's elements.
   int rope(Isa isa, int64_t x, int64_t y, int64_t heads, int64_t head_dim, int64_t d, bool neox,
-           std::vector<float> inv_freq, float attn_factor, int threads);
+           std::vector<float> inv_freq, float attn_factor, bool first, int threads);
   int attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads, int64_t d,
                 const CacheView& cache, float scale, int threads);
   int mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,

@@ -201,7 +201,7 @@ const Program::RopeTable& Program::rope_table(std::vector<float> inv_freq, float
 }
 
 int Program::rope(Isa isa, int64_t x, int64_t y, int64_t heads, int64_t head_dim, int64_t d, bool neox,
-                  std::vector<float> inv_freq, float attn_factor, int threads) {
+                  std::vector<float> inv_freq, float attn_factor, bool first, int threads) {
   threads = stage_threads(threads);
   if (heads < 1 || head_dim < 1 || d < 2 || d % 2 != 0 || d > head_dim || heads > arena_bytes_ / 4 / head_dim) {
     throw std::invalid_argument("rope: d is " + std::to_string(d) + " of head_dim " + std::to_string(head_dim) +
@@ -222,11 +222,12 @@ int Program::rope(Isa isa, int64_t x, int64_t y, int64_t heads, int64_t head_dim
   const RopeTable& angles = rope_table(std::move(inv_freq), attn_factor, own, threads);
   const OpTable& table = op_table(isa);
   const auto rotate = neox ? table.rope_neox : table.rope_norm;
-  const int64_t half = d / 2, kept = head_dim - d, n = max_tokens_;
+  const int64_t half = d / 2, n = max_tokens_;
+  const int64_t turned = first ? 0 : head_dim - d, kept = first ? d : 0;  // where they begin
   std::vector<Operand> inputs{in};
   if (!own) inputs.push_back({reinterpret_cast<uint8_t*>(angles.cosine), n * half * 8, 1, nullptr, 0});
   add_rows(inputs, out, width * 4, false, threads,
-           [&angles, rotate, in, out, heads, head_dim, width, d, half, kept, n](int thread, int64_t begin, int64_t end,
+           [&angles, rotate, in, out, heads, head_dim, width, d, half, turned, kept, n](int thread, int64_t begin, int64_t end,
                                                                                 const RunState&) {
              const float* cosine = angles.cosine + thread * angles.floats_per_thread;
              const float* sine = cosine + n * half;
@@ -234,8 +235,8 @@ int Program::rope(Isa isa, int64_t x, int64_t y, int64_t heads, int64_t head_dim
                for (int64_t h = 0; h < heads; ++h) {
                  const float* from = in.at(thread) + row * width + h * head_dim;
                  float* to = out.at(thread) + row * width + h * head_dim;
-                 if (from != to) std::memcpy(to, from, static_cast<size_t>(kept) * 4);
-                 rotate(from + kept, cosine + row * half, sine + row * half, d, to + kept);
+                 if (from != to) std::memcpy(to + kept, from + kept, static_cast<size_t>(head_dim - d) * 4);
+                 rotate(from + turned, cosine + row * half, sine + row * half, d, to + turned);
                }
              }
            });
