@@ -30,7 +30,7 @@ def test_a_wrong_key_says_what_is_accepted(key: str, complaint: str) -> None:
 @pytest.mark.parametrize("op", OPS)
 def test_every_op_has_work(op: str) -> None:
     texts = {"quant": "Q8_0", "quant_gate": "Q8_0", "quant_up": "Q8_0", "quant_down": "Q8_0", "kv": "f16"}
-    texts |= {"src": "cpu", "dst": "cuda:0"}
+    texts |= {"quant_k": "Q8_0", "quant_v": "Q8_0", "src": "cpu", "dst": "cuda:0"}
     one, two = (
         work(Problem.make(op, **{name: texts.get(name, tokens if name == "tokens" else 32) for name in OPS[op]}))
         for tokens in (1, 2)

@@ -85,6 +85,7 @@ KEYS = [
         for tokens in (1, 9, 70)
     ),
     "head_linear(quant=Q8_0,heads=3,n=24,k=64,tokens=3)",
+    "mla_decompressed(quant_k=Q4_K,quant_v=Q4_K,heads=2,kv_lora=256,rope=8,nope=24,v=16,kv=f16,tokens=20,context=70)",
     *(
         f"moe_experts(experts=3,top_k=2,n=64,k=256,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q8_0,tokens={tokens})"
         for tokens in (1, 70)

@@ -19,6 +19,10 @@ SIGMOID = {"scoring": "sigmoid", "n_group": 4, "topk_group": 2, "norm_topk_prob"
 GROUPS = {"scoring": "softmax", "n_group": 4, "topk_group": 2, "norm_topk_prob": 0, "routed_scaling": 16.0}
 YARN = {"scaling": "yarn", "factor": 40.0, "original_context": 4096, "mode": "norm", "head_dim": 24}
 
+_DECOMPRESSED = (
+    "mla_decompressed(quant_k={},quant_v={},heads={},kv_lora={},rope={},nope=36,v=20,kv={},tokens={},context={})"
+)
+
 # (key, attributes that differ from the usual, with a bias)
 CASES: list[tuple[str, dict[str, object], bool]] = [
     *((f"linear(quant={q},n=33,k=512,tokens=1)", {}, False) for q in NATIVE_QUANTS),
@@ -46,6 +50,10 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     *((f"attention(heads=10,kv_heads=2,d=32,kv={kv},tokens=17,context=60)", {}, False) for kv in ("bf16", "q8_0")),
     *((f"mla_attention(heads=20,kv_lora=64,rope=32,kv={kv},tokens=1,context=77)", {}, False) for kv in KV_TYPES),
     *((f"mla_attention(heads=3,kv_lora=96,rope=32,kv={kv},tokens=2,context=21)", {}, False) for kv in KV_TYPES),
+    *((_DECOMPRESSED.format("Q8_0", "Q8_0", 3, 96, 32, kv, 5, 21), {}, False) for kv in KV_TYPES),
+    *((_DECOMPRESSED.format("Q4_K", "Q4_K", 5, 256, 64, kv, 70, 300), {}, False) for kv in KV_TYPES),
+    (_DECOMPRESSED.format("F16", "Q5_K", 2, 256, 8, "f16", 19, 700), {}, False),
+    (_DECOMPRESSED.format("F32", "F16", 7, 40, 24, "f32", 1, 33), {}, False),
     ("silu_mul(n=1536,tokens=1)", {}, False),
     ("silu_mul(n=37,tokens=4)", {}, False),
     ("add(d=577,tokens=3)", {}, False),

@@ -65,6 +65,10 @@ def test_values_weights_and_modules_fit(architecture: str, phase: Phase) -> None
             assert {width[name] for name in call.inputs} == {p["d" if call.op == "add" else "n"]}
         if call.op == "moe_experts":
             assert [width[name] for name in call.inputs] == [p["k"], p["top_k"], p["top_k"]]
+        if call.op == "mla_decompressed":
+            heads, row = p.integer("heads"), p.integer("kv_lora") + p.integer("rope")
+            assert [width[name] for name in call.inputs] == [heads * (p.integer("nope") + p.integer("rope")), row]
+            assert call.outputs[0].width == heads * p.integer("v")
         if call.op == "mla_attention":
             row = p.integer("kv_lora") + p.integer("rope")
             assert [width[name] for name in call.inputs] == [p.integer("heads") * row, row]
@@ -127,6 +131,29 @@ def test_mla_scale_has_yarns_temperature() -> None:
     scale = next(call.attrs["scale"] for call in decode(m) if call.op == "mla_attention")
     # The model's own code: head_dim ** -0.5 * (0.1 * mscale_all_dim * ln(factor) + 1) ** 2
     assert scale == pytest.approx(192**-0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "context", "chosen", "op"),
+    [
+        (256, 256, None, "mla_decompressed"),
+        (256, 32768, None, "mla_decompressed"),
+        (128, 32768, None, "mla_attention"),  # few new tokens do not pay for decompressing a long past
+        (16, 4096, None, "mla_attention"),
+        (16, 4096, False, "mla_decompressed"),
+        (256, 256, True, "mla_attention"),
+    ],
+)
+def test_prefill_absorbs_where_it_pays_or_where_a_rule_says_so(
+    tokens: int, context: int, chosen: bool | None, op: str
+) -> None:
+    m = embedded("deepseek-v2-chat")
+    rules = {f"model.layers.{i}.self_attn": Placement(absorb_for_prefill=chosen) for i in range(m.n_layers)}
+    calls = lower(m, rules, Phase.PREFILL, tokens, context, resolve=lambda problem, device: "reference")
+    counts = Counter(call.op for call in calls)
+    assert counts[op] == 60 and counts["head_linear"] == (0 if op == "mla_decompressed" else 120)
+    step = lower(m, rules, Phase.DECODE, 1, context, resolve=lambda problem, device: "reference")
+    assert Counter(call.op for call in step)["mla_attention"] == 60  # decode always absorbs
 
 
 def test_deepseek_v2_has_the_calls_of_its_layers() -> None:

@@ -190,3 +190,16 @@ def test_number_patterns_are_exact(numbers: set[int]) -> None:
 def test_patterns_and_ranges_are_short(numbers: Any, pattern: str, text: str) -> None:
     assert number_regex(list(numbers)) == pattern
     assert ranges(numbers) == text
+
+
+@pytest.mark.parametrize("chosen", [None, True, False])
+def test_absorbing_in_prefill_reads_back(chosen: bool | None) -> None:
+    tree = build_tree(embedded("deepseek-v2-lite-chat"))
+    name = "model.layers.3.self_attn"
+    text = emit({name: Placement(absorb_for_prefill=chosen)}, tree)
+    assert ("absorb_for_prefill" in text) == (chosen is not None)
+    assert assign(parse_rules(parse_yaml(text)), tree, Placement())[name].absorb_for_prefill is chosen
+    kt = "- match: {name: 'self_attn$'}\n  replace:\n    class: ktransformers.operators.attention."
+    kt += f"KDeepseekV2Attention\n    kwargs: {{absorb_for_prefill: {str(chosen).lower()}}}\n"
+    if chosen is not None:
+        assert assign(parse_rules(parse_yaml(kt)), tree, Placement())[name].absorb_for_prefill is chosen

@@ -172,6 +172,7 @@ def _call(group: CallGroup) -> str:
         "rope": lambda: f"{p['heads']} x {p['d']}",
         "attention": lambda: f"{p['heads']}/{p['kv_heads']} x {p['d']}",
         "mla_attention": lambda: f"{p['heads']}x({p['kv_lora']}+{p['rope']})",
+        "mla_decompressed": lambda: f"{p['heads']}x({p['nope']}+{p['rope']}, {p['v']}) of {p['kv_lora']}",
         "moe_router": lambda: f"{p['quant']} {p['top_k']} of {p['experts']}",
         "moe_experts": lambda: (
             f"{p['top_k']} of {p['experts']} x {p['n']}x{p['k']} {p['quant_gate']} {p['quant_up']} {p['quant_down']}"

@@ -29,6 +29,8 @@ OPS: dict[str, tuple[str, ...]] = {
     "attention": ("heads", "kv_heads", "d", "kv", "tokens", "context"),
     # multi-head latent attention, absorbed: heads share one cached latent of kv_lora + rope elements a token
     "mla_attention": ("heads", "kv_lora", "rope", "kv", "tokens", "context"),
+    # the same, decompressed: the latent is multiplied out to every head's keys (nope) and values (v) on the way
+    "mla_decompressed": ("quant_k", "quant_v", "heads", "kv_lora", "rope", "nope", "v", "kv", "tokens", "context"),
     # silu(gate) * up
     "silu_mul": ("n", "tokens"),
     # residual: x + y

@@ -66,6 +66,8 @@ class Placement:
     ``generate`` is KTransformers' word for decode in rule files. ``out_device`` is where the result is wanted
     (None: where it was made). ``threads`` holds for both phases where ``generate_threads`` and ``prefill_threads`` do
     not say otherwise. ``kwargs`` are what somebody's own operator is made with besides: plain data.
+    ``absorb_for_prefill``, of latent attention: whether prefill, too, keeps the latent compressed (None: whichever is
+    faster).
     """
 
     generate_device: Device = CPU
@@ -78,6 +80,7 @@ class Placement:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     generate_threads: int | None = None
     prefill_threads: int | None = None
+    absorb_for_prefill: bool | None = None
 
     def device(self, phase: Phase) -> Device:
         return self.prefill_device if phase is Phase.PREFILL else self.generate_device

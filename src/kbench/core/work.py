@@ -95,6 +95,16 @@ def work(problem: Problem) -> Work:
         flops = 2.0 * heads * (per_key + per_value) * _attended(tokens, context)
         activations = _F32 * tokens * heads * (per_key + per_value)
         return Work(flops, 0, token_bytes * (context + tokens), activations, stored * context, token_bytes * context)
+    if op == "mla_decompressed":
+        context, heads, kv_lora, rope = (p.integer(name) for name in ("context", "heads", "kv_lora", "rope"))
+        nope, v = p.integer("nope"), p.integer("v")
+        w = heads * (_matrix_bytes(p.text("quant_k"), nope, kv_lora) + _matrix_bytes(p.text("quant_v"), v, kv_lora))
+        flops = 2.0 * heads * (kv_lora * (nope + v) * context + (nope + rope + v) * _attended(tokens, context))
+        token_bytes = kv_bytes(p.text("kv"), kv_lora, rope)
+        activations = _F32 * tokens * heads * (nope + rope + v)
+        resident = token_bytes * context
+        cached = token_bytes * (context + tokens)
+        return Work(flops, w, cached, activations, (kv_lora + rope) * context, resident)
     if op == "top_logits":
         return Work(0.0, 0, 0, _F32 * tokens * (p.integer("vocab") + 2 * p.integer("top_k")), 0, 0)
     if op == INJECTED:  # nobody knows what it does between reading and writing

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import OpCall, Phase, UserError
-from kbench.model import ModelDescriptor
+from kbench.model import ModelDescriptor, absorbing_is_faster
 
 from .chat_template import ChatTemplate
 from .executor import Executable
@@ -26,6 +26,10 @@ Build = Callable[[Phase, int, str, bool], Executable]
 
 # Rows of logits that are made at once: 64 rows of a vocabulary of 150 000 are 38 MB.
 _LOGITS_CHUNK = 64
+
+# A prefill program of its own for fewer tokens than these, where latent attention absorbs them: its arena holds queries
+# of 576 floats for each of 128 heads, 19 MB.
+FEW_TOKENS = 64
 
 
 @dataclass(slots=True)
@@ -98,6 +102,7 @@ class Session:
         self._build = build
         self._decode = build(Phase.DECODE, 1, "last", False)
         self._prefill = build(Phase.PREFILL, chunk, "last", False)
+        self._few: Executable | None = None
         self._all: Executable | None = None
         self._token = np.zeros(1, np.int32)
         self._ids: list[int] = []
@@ -127,10 +132,13 @@ class Session:
         """
         ids = self._checked(tokens)
         started = time.perf_counter()
-        self._feed(self._prefill, ids, self.chunk)
+        for begin in range(0, len(ids), self.chunk):
+            part = ids[begin : begin + self.chunk]
+            program = self._prefill_program(len(part))
+            self._feed(program, part, len(part))
         self.timings.prefill_seconds += time.perf_counter() - started
         self.timings.prefill_tokens += len(ids)
-        logits: FloatArray = self._prefill.logits(1)[0].copy()
+        logits: FloatArray = program.logits(1)[0].copy()
         return logits
 
     def prefill_reusing(self, tokens: Sequence[int]) -> tuple[FloatArray, int]:
@@ -206,6 +214,16 @@ class Session:
         """Keeps the first ``position`` tokens."""
         self.cache.truncate(position)
         del self._ids[position:]
+
+    def _prefill_program(self, n: int) -> Executable:
+        """What prefills the next ``n`` tokens. Programs are made for whole chunks, which latent attention decompresses
+        the past for: for a few tokens behind a long past there is one that absorbs."""
+        mla, few = self.descriptor.mla, min(FEW_TOKENS, self.chunk)
+        if mla is None or n > few or not absorbing_is_faster(mla, n, self.position + n):
+            return self._prefill
+        if self._few is None:
+            self._few = self._build(Phase.PREFILL, few, "last", False)
+        return self._few
 
     def _feed(self, program: Executable, ids: npt.NDArray[np.int32], chunk: int) -> None:
         for begin in range(0, len(ids), chunk):

@@ -28,8 +28,12 @@ def _key(call: OpCall) -> _Key:
     """What decides how weights are packed. A native embedding reads the matrix that a tied head multiplies with;
     elsewhere an embedding keeps its stored rows."""
     native = call.implementation.startswith("cpu.")
-    # MLA reads one tensor as two stacks of matrices.
-    form = call.problem.replace(tokens=1).key if call.op == "head_linear" else call.op if call.op == "embedding" else ""
+    form = call.op if call.op == "embedding" else ""
+    # MLA reads one tensor as several stacks of matrices.
+    if call.op == "head_linear":
+        form = call.problem.replace(tokens=1).key
+    elif call.op == "mla_decompressed":
+        form = call.problem.replace(tokens=1, context=1, kv="f32").key
     form = "" if native and form == "embedding" else form
     return (packing(call.implementation, call.block), form, call.weights)
 

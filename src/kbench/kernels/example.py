@@ -54,6 +54,14 @@ def example_weights(problem: Problem, rng: np.random.Generator, *, bias: bool = 
     if op == "head_linear":
         shape = (p.integer("k"), p.integer("n"), p.integer("heads"))
         return (random_weight("weight", p.text("quant"), shape, rng),)
+    if op == "mla_decompressed":
+        heads, kv_lora, nope, v = (p.integer(name) for name in ("heads", "kv_lora", "nope", "v"))
+        if p["quant_k"] == p["quant_v"]:
+            return (random_weight("kv_b.weight", p.text("quant_k"), (kv_lora, heads * (nope + v)), rng),)
+        return (
+            random_weight("k_b.weight", p.text("quant_k"), (nope, kv_lora, heads), rng),
+            random_weight("v_b.weight", p.text("quant_v"), (kv_lora, v, heads), rng),
+        )
     if op in ("linear", "moe_router"):
         n = p.integer("n" if op == "linear" else "experts")
         weight = random_weight("weight", p.text("quant"), (p.integer("k"), n), rng)
@@ -113,6 +121,11 @@ def example(
         heads, kv_lora, width = p.integer("heads"), p.integer("kv_lora"), p.integer("kv_lora") + p.integer("rope")
         usual = {"layer": 0, "scale": 1 / math.sqrt(width)}
         widths, outputs = [heads * width, width], [("y", heads * kv_lora)]
+    elif op == "mla_decompressed":
+        heads, width = p.integer("heads"), p.integer("nope") + p.integer("rope")
+        usual = {"layer": 0, "scale": 1 / math.sqrt(width)}
+        widths = [heads * width, p.integer("kv_lora") + p.integer("rope")]
+        outputs = [("y", heads * p.integer("v"))]
     elif op == "moe_router":
         usual = {"scoring": "softmax", "n_group": 1, "topk_group": 1, "norm_topk_prob": 0, "routed_scaling": 1.0}
         widths, outputs = [p.integer("k")], [("ids", p.integer("top_k")), ("weights", p.integer("top_k"))]
@@ -130,7 +143,7 @@ def example(
     elif op == "moe_experts":
         inputs.append(_routed(tokens, p.integer("experts"), p.integer("top_k"), rng))
         inputs.append(rng.uniform(0.05, 1.0, (tokens, p.integer("top_k"))).astype(np.float32))
-    elif op in ("attention", "mla_attention"):
+    elif p.has("kv"):
         state.position = p.integer("context") - tokens
         state.caches = {0: example_cache(problem, rng)}
     rows = "one" if op == "take_last" else "tokens"
@@ -144,7 +157,7 @@ def example(
 def example_cache(problem: Problem, rng: np.random.Generator) -> Cache:
     """A cache of random numbers with room for the problem's whole context."""
     p, kv, context = problem, problem.text("kv"), problem.integer("context")
-    latent = p.op == "mla_attention"
+    latent = p.has("kv_lora")
     heads, d = (1, p.integer("kv_lora") + p.integer("rope")) if latent else (p.integer("kv_heads"), p.integer("d"))
 
     def rows(heads: int) -> AnyArray:

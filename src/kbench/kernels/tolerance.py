@@ -31,7 +31,7 @@ from kbench.core import Block, OpCall, Problem, quant
 
 from .cache import decode
 from .implementation import StepState
-from .reference import FUNCTIONS, Tensor, cache_of, choice_scores, head_matrix
+from .reference import FUNCTIONS, Tensor, cache_of, choice_scores, expansion, head_matrix
 
 Array = npt.NDArray[Any]
 
@@ -43,6 +43,8 @@ ACCURACIES = ("f32", "f16", "bf16", "int8", "int8x2")
 _STEPS = {"int8": 127, "int8x2": 8191}
 SAFETY = 6.0
 INT8_BLOCK = 32
+# The parameters of problems that are storage types of weights.
+QUANTS = ("quant", "quant_gate", "quant_up", "quant_down", "quant_k", "quant_v")
 # exp, sin, cos, rsqrt of vectorised kernels are good to a few units in the last place; 16 is 1e-6 relative.
 FUNCTION_ULPS = 16
 
@@ -63,8 +65,8 @@ def accuracy_of(implementation: object, problem: Problem, block: Block | None = 
         return "f32"
     from .cpu.matrices import DEQUANTISED_FORMATS  # where the extension is not installed, nothing is called cpu.*
 
-    names = [name for name in ("quant", "quant_gate", "quant_up", "quant_down") if problem.has(name)]
-    matrix = problem.op in ("linear", "head_linear", "moe_experts", "moe_router")
+    names = [name for name in QUANTS if problem.has(name)]
+    matrix = problem.op in ("linear", "head_linear", "mla_decompressed", "moe_experts", "moe_router")
     types = {problem.text(name) for name in names}
     quantised = any(not quant(name).is_float and name not in DEQUANTISED_FORMATS for name in types)
     if not (matrix and quantised):
@@ -149,18 +151,35 @@ def _rope(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Arr
     return np.asarray(np.broadcast_to(bound * growth, (*largest.shape[:2], x[0].shape[1] // heads)).reshape(x[0].shape))
 
 
-def _attend(q: Array, keys: Array, values: Array, position: int, scale: float, u: float) -> Array:
-    """Bound for ``q [heads, tokens, d]``: a score that is off by e changes a weight by the factor exp(2e) at most."""
+def _attend(
+    q: Array,
+    keys: Array,
+    values: Array,
+    position: int,
+    scale: float,
+    u: float,
+    errors: tuple[Array, Array] | None = None,
+) -> Array:
+    """Bound for ``q [heads, tokens, d]``: a score that is off by e changes a weight by the factor exp(2e) at most.
+
+    ``errors``: bounds on the keys and the values themselves, those of different elements independent.
+    """
     visible = np.arange(len(keys))[None, :] <= position + np.arange(q.shape[1])[:, None]
     rows = q.reshape(-1, q.shape[-1])
     scores = np.where(visible, (rows @ keys.T).reshape(*q.shape[:2], -1) * scale, -np.inf)
     sizes = np.where(visible, (np.abs(rows) @ np.abs(keys).T).reshape(scores.shape), 0) * abs(scale)
     score_error = SAFETY * math.sqrt(q.shape[-1]) * u * sizes.max(axis=-1, keepdims=True)
+    if errors is not None:
+        off = np.sqrt(np.square(rows) @ np.square(errors[0]).T).reshape(scores.shape) * abs(scale)
+        score_error = score_error + np.where(visible, off, 0).max(axis=-1, keepdims=True)
     p = np.exp(scores - scores.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
     rounding = SAFETY * math.sqrt(len(keys)) * _U + FUNCTION_ULPS * u
     mean = (p.reshape(-1, p.shape[-1]) @ np.abs(values)).reshape(*q.shape[:2], -1)
-    return np.asarray((2 * score_error + rounding) * mean)
+    bound = (2 * score_error + rounding) * mean
+    if errors is not None:
+        bound += np.sqrt(np.square(p.reshape(-1, p.shape[-1])) @ np.square(errors[1])).reshape(bound.shape)
+    return np.asarray(bound)
 
 
 def _attention(
@@ -179,6 +198,23 @@ def _attention(
     q = x[0].reshape(tokens, -1, d).transpose(1, 0, 2).reshape(kv_heads, -1, tokens, d)
     keys, values = (decode(cache.kv, a[:, :end], q.dtype) for a in (cache.k, cache.v))
     bounds = [_attend(q[h], keys[h], values[h], s.position, scale, u) for h in range(kv_heads)]
+    return np.asarray(np.concatenate(bounds).transpose(1, 0, 2).reshape(tokens, -1))
+
+
+def _mla_decompressed(
+    call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
+) -> Array:
+    cache, tokens, p = cache_of(call, s), len(x[0]), call.problem
+    kv_lora, scale = p.integer("kv_lora"), float(call.attrs.get("scale", 1.0))  # type: ignore[arg-type]
+    q = x[0].reshape(tokens, p.integer("heads"), -1).transpose(1, 0, 2)
+    latent = decode(cache.kv, cache.k[0, : s.position + tokens], x[0].dtype)
+    c, rotated = latent[:, :kv_lora], latent[:, kv_lora:]
+    bounds = []
+    for h, (to_k, to_v) in enumerate(zip(*expansion(call, [weight.stack() for weight in w]), strict=True)):
+        keys = np.concatenate([c @ to_k.T, rotated], axis=-1)
+        key_error = np.concatenate([product_bound(to_k, c, a), np.zeros_like(rotated)], axis=-1)
+        errors = key_error, product_bound(to_v, c, a)
+        bounds.append(_attend(q[h : h + 1], keys, c @ to_v.T, s.position, scale, _U, errors))
     return np.asarray(np.concatenate(bounds).transpose(1, 0, 2).reshape(tokens, -1))
 
 
@@ -227,9 +263,9 @@ def router_bounds(
 Bound = Callable[[OpCall, Sequence[Tensor], Sequence[Array], Sequence[Array], StepState, str], Array]
 BOUNDS: dict[str, Bound] = {
     "embedding": _embedding, "rms_norm": _rms_norm, "linear": _linear, "head_linear": _head_linear, "rope": _rope,
-    "attention": _attention, "mla_attention": _attention, "silu_mul": _silu_mul, "add": _add,
-    "gated_add": _gated_add,
-    "moe_experts": _moe_experts, "take_last": _exact, "top_logits": _exact,
+    "attention": _attention, "mla_attention": _attention, "mla_decompressed": _mla_decompressed,
+    "silu_mul": _silu_mul, "add": _add, "gated_add": _gated_add, "moe_experts": _moe_experts,
+    "take_last": _exact, "top_logits": _exact,
     "transfer": _exact,
 }  # fmt: skip
 

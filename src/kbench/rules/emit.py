@@ -139,7 +139,8 @@ def _hashable(placement: Placement) -> tuple[object, ...]:
     block = tuple(sorted(p.block.items()))
     threads = p.threads, p.generate_threads, p.prefill_threads
     kwargs = yaml.safe_dump(_data(p.kwargs, "kwargs")) if p.kwargs else ""
-    return (p.generate_device, p.generate_op, p.prefill_device, p.prefill_op, p.out_device, *threads, block, kwargs)
+    phases = (p.generate_device, p.generate_op, p.prefill_device, p.prefill_op)
+    return (*phases, p.out_device, *threads, block, kwargs, p.absorb_for_prefill)
 
 
 def name_patterns(group: Group, end: str = "$") -> Iterator[tuple[str, list[Module]]]:
@@ -165,6 +166,8 @@ def _rule(group: Group, pattern: str, modules: Sequence[Module]) -> list[str]:
         pairs = (f"{_scalar(n)}: {_scalar(v) if isinstance(v, str) else v}" for n, v in p.block.items())
         kwargs.append(("block", f"{{{', '.join(pairs)}}}"))
     kwargs += [(_scalar(key), _flow(value)) for key, value in p.kwargs.items()]
+    if p.absorb_for_prefill is not None:
+        kwargs.append(("absorb_for_prefill", str(p.absorb_for_prefill).lower()))
     tensors = [tensor for module in modules for tensor in module.tensors]
     kinds = list(dict.fromkeys(tensor.kind for tensor in tensors))
     size = f", {format_bytes(sum(tensor.n_bytes for tensor in tensors))}" if tensors else ""

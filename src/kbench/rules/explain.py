@@ -48,6 +48,7 @@ class Row:
             "generate_threads": p.thread_count(Phase.DECODE),
             "prefill_threads": p.thread_count(Phase.PREFILL),
             "block": dict(p.block),
+            "absorb_for_prefill": p.absorb_for_prefill,
             "bytes": self.n_bytes,
         }
 

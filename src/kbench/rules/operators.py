@@ -59,6 +59,10 @@ _INERT: dict[str, dict[str, str]] = {
     "MoEGate": {"use_quant": "bool"},
 }
 
+# What kbench's attention does, and of KTransformers' the one class that has it: elsewhere the kwarg is inert.
+_ATTENTION = {"absorb_for_prefill": "bool"}
+_ABSORBING = ("", "KDeepseekV2Attention")
+
 REGISTRY = (
     "Linear", "Experts", "MoE", "Attention", "MLP", "RMSNorm", "RotaryEmbedding", "Embedding", "Model", "MoEGate",
     DEFAULT,
@@ -133,8 +137,11 @@ class Operator:
 
 
 def _operator(name: str, alias: str = "") -> Operator:
-    inert = _INERT.get(name, {})
-    accepts = {**COMMON, **(_MODEL if name == "Model" else {}), **inert}
+    inert = dict(_INERT.get(name, {}))
+    if name == "Attention" and alias.rpartition(".")[2] in _ABSORBING:
+        inert = {key: kind for key, kind in inert.items() if key not in _ATTENTION}
+    accepts = {**COMMON, **(_MODEL if name == "Model" else {})}
+    accepts |= {**(_ATTENTION if name == "Attention" else {}), **inert}
     defaults = _KT_DEFAULTS.get(name, _KT_DEVICES) if alias else {}
     return Operator(name, alias, accepts, frozenset(inert), defaults)
 

@@ -42,6 +42,7 @@ class Resolution:
     prefill_threads: int | None = None
     block: Block = field(default_factory=dict)
     transfer_map: Mapping[int, Device] = field(default_factory=dict)
+    absorb_for_prefill: bool | None = None
     inert: Mapping[str, Any] = field(default_factory=dict)
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -60,7 +61,8 @@ class Resolution:
             prefill = _settle(self.prefill, device, AUTO)
         counts = self.generate_threads, self.prefill_threads
         block, kwargs = dict(self.block), dict(self.kwargs)
-        return Placement(device, implementation, *prefill, self.out_device, self.threads, block, kwargs, *counts)
+        placed = device, implementation, *prefill, self.out_device, self.threads, block, kwargs, *counts
+        return Placement(*placed, self.absorb_for_prefill)
 
 
 def _settle(choice: Choice, device: Device, implementation: str) -> tuple[Device, str]:
@@ -114,6 +116,7 @@ class _Resolver:
             values.get("prefill_threads"),
             values.get("block", {}),
             values.get("transfer_map", {}),
+            None if "absorb_for_prefill" in known.inert else values.get("absorb_for_prefill"),
             {key: values[key] for key in values if key in known.inert},
             self.own_kwargs() if known.foreign else {},
         )

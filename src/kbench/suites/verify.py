@@ -62,7 +62,7 @@ def verify(item: Implementation, case: Example, prepared: Prepared, threads: int
         rows = 1 if value.rows == "one" else case.call.problem.integer("tokens")
         if got.shape != (rows, value.width):
             return Verdict(False, np.inf, f"{value.name} has shape {got.shape} instead of {(rows, value.width)}")
-    sample = _last_tokens(case, MLA_TOKENS if op == "mla_attention" else TOKENS)
+    sample = _last_tokens(case, MLA_TOKENS if op.startswith("mla_") else TOKENS)
     if op != "take_last":
         outputs = [got[-sample.call.problem.integer("tokens") :] for got in outputs]
     if op == "linear":

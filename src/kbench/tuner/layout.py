@@ -34,6 +34,12 @@ class Layout:
     def __init__(self, plan: Plan, costs: CostModel, devices: Sequence[Device]) -> None:
         self.plan, self.costs, self.devices = plan, costs, tuple(devices)
         self.stages = stages(plan.calls[Phase.DECODE])
+        # The same stage by phase: latent attention has other calls in prefill.
+        prefill = stages(plan.calls[Phase.PREFILL])
+        self._in_phase = {
+            stage.start: {Phase.DECODE: stage, Phase.PREFILL: other}
+            for stage, other in zip(self.stages, prefill, strict=True)
+        }
         self.times = {Phase.PREFILL: plan.workload.n_chunks, Phase.DECODE: float(plan.workload.gen_tokens)}
         self._by_module: dict[Phase, dict[str, list[OpCall]]] = {phase: {} for phase in Phase}
         for phase in Phase:
@@ -101,6 +107,10 @@ class Layout:
                 # The two halves of kv_b are packed apart, under the same tensor's name.
                 own.add(call.weights)
                 weights += self._weight_bytes(call, device)
+        for call, of in self._calls(stage, Phase.PREFILL):
+            # Absorbing reads kv_b in other forms than decompressing.
+            if of == unit and call.op == "mla_decompressed":
+                weights += self._weight_bytes(call, device)
         return Sizes(weights, kv, tuple(sorted(shared.items())))
 
     def problem(self, capacity: Sequence[int]) -> PlacementProblem:
@@ -123,10 +133,10 @@ class Layout:
         )
 
     def _signature(self, stage: Stage, sizes: Sequence[Sequence[Sizes]]) -> object:
-        calls = [(self.plan.calls[p][i], p) for p in Phase for i in range(stage.start, stage.stop)]
+        calls = [(call, phase) for phase in Phase for call, _ in self._calls(stage, phase)]
         wiring = {name: number for number, name in enumerate(dict.fromkeys(n for c, _ in calls for n in c.inputs))}
         return (
-            stage.unit_of,
+            tuple(self._in_phase[stage.start][phase].unit_of for phase in Phase),
             tuple((c.problem, tuple(wiring[name] for name in c.inputs), self.threads[c.module]) for c, _ in calls),
             tuple(tuple(unit) for unit in sizes),
         )
@@ -155,14 +165,17 @@ class Layout:
         return columns
 
     def _calls_of(self, stage: Stage, unit: int) -> list[OpCall]:
-        indices = [i for i, of in zip(range(stage.start, stage.stop), stage.unit_of, strict=True) if of == unit]
-        return [self.plan.calls[phase][i] for phase in Phase for i in indices]
+        return [call for phase in Phase for call, of in self._calls(stage, phase) if of == unit]
+
+    def _calls(self, stage: Stage, phase: Phase) -> list[tuple[OpCall, int]]:
+        """The stage's calls in ``phase``, each with its unit."""
+        here = self._in_phase[stage.start][phase]
+        return list(zip(self.plan.calls[phase][here.start : here.stop], here.unit_of, strict=True))
 
     def stage_seconds(self, stage: Stage, chosen: Sequence[int], entry: int, phase: Phase) -> float:
         """Of one step of ``phase``: the schedule of the stage's calls with its units on ``chosen`` devices."""
         steps = []
-        for offset, unit in enumerate(stage.unit_of):
-            call = self.plan.calls[phase][stage.start + offset]
+        for call, unit in self._calls(stage, phase):
             device = self.devices[chosen[unit]]
             cost = self.cost(call, device)
             assert cost is not None
@@ -200,7 +213,7 @@ class Layout:
     def _placement(self, module: str, device: Device) -> Placement:
         names: dict[Phase, set[str]] = {phase: set() for phase in Phase}
         for phase in Phase:
-            for call in self._by_module[phase][module]:
+            for call in self._by_module[phase].get(module, ()):
                 cost = self.cost(call, device)
                 assert cost is not None
                 names[phase].add(cost.implementation)

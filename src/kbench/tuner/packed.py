@@ -25,8 +25,13 @@ _TELLING = ("linear", "head_linear", "moe_router")
 
 def stored_bytes(problem: Problem) -> dict[str, int]:
     """Bytes of the weights of ``problem`` by storage type; nothing for attention, whose resident bytes are a cache."""
-    if problem.has("kv"):
+    if problem.op in ("attention", "mla_attention"):
         return {}
+    if problem.op == "mla_decompressed":
+        row, sizes = problem.integer("kv_lora"), dict[str, int]()
+        for kind, rows in ((problem.text(f"quant_{of}"), problem.integer(n)) for of, n in (("k", "nope"), ("v", "v"))):
+            sizes[kind] = sizes.get(kind, 0) + problem.integer("heads") * rows * quant(kind).row_bytes(row)
+        return sizes
     if problem.op == "moe_experts":
         n, k, experts = (problem.integer(name) for name in ("n", "k", "experts"))
         result: dict[str, int] = {}
@@ -83,8 +88,8 @@ def packing(calls: Iterable[tuple[OpCall, str]], ratios: PackedRatios) -> Packin
     seconds: float | None = 0.0
     known: set[object] = set()
     for call, name in calls:
-        # MLA reads one tensor as two stacks of matrices.
-        key = (call.weights, call.problem if call.op == "head_linear" else None)
+        # MLA reads one tensor as several stacks of matrices.
+        key = (call.weights, call.problem if call.op in ("head_linear", "mla_decompressed") else None)
         if not call.weights or key in known:
             continue
         known.add(key)

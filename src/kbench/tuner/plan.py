@@ -11,6 +11,7 @@ from kbench.model import ModelDescriptor, build_tree, lower
 
 from .proxy import proxy
 from .request import TuneRequest, Workload
+from .stage import stages
 
 # A problem as it is measured, by what, with how many threads.
 Key = tuple[Problem, str, int]
@@ -20,7 +21,7 @@ Key = tuple[Problem, str, int]
 class Plan:
     """A model lowered for its workload, everything on the CPU.
 
-    ``calls`` has the same calls in the same order for both phases, so an index means the same call in each.
+    ``calls`` are cut into the same stages and units in both phases.
     """
 
     descriptor: ModelDescriptor
@@ -40,16 +41,17 @@ def make_plan(descriptor: ModelDescriptor, request: TuneRequest, work: Workload)
     """Lowers ``descriptor`` for decoding one token and for one prefill step of the workload.
 
     Raises:
-        Unsupported: the two phases do not lower to the same calls.
+        Unsupported: the two phases are not made of the same stages and units.
     """
     shapes = {Phase.DECODE: (1, work.decode_context), Phase.PREFILL: (work.chunk, work.prefill_context)}
     calls = {
         phase: lower(descriptor, {}, phase, tokens, context, kv=request.kv, resolve=lambda problem, device: AUTO)
         for phase, (tokens, context) in shapes.items()
     }
-    names = [[(call.op, call.module) for call in calls[phase]] for phase in Phase]
-    if any(other != names[0] for other in names):
-        raise Unsupported("prefill and decode lower to different calls", where=descriptor.name)
+    # Latent attention may be absorbed in one phase and not in the other: its unit then has other calls.
+    kinds = [[(stage.name, [u.kind for u in stage.units]) for stage in stages(calls[phase])] for phase in Phase]
+    if any(other != kinds[0] for other in kinds):
+        raise Unsupported("prefill and decode are cut into different stages", where=descriptor.name)
     return Plan(descriptor, build_tree(descriptor), work, request.context, request.kv, calls)
 
 

@@ -27,7 +27,7 @@ def proxy(problem: Problem) -> tuple[Problem, float]:
         return problem, 1.0
     if problem.op == "linear":
         return _cut(problem, "n", _ROWS, share)
-    if problem.op in ("head_linear", "mla_attention"):
+    if problem.op in ("head_linear", "mla_attention", "mla_decompressed"):
         return _cut(problem, "heads", _HEADS, share)
     if problem.op == "attention":
         # Query heads of one key-value head share its cache: they are cut together.

@@ -154,6 +154,20 @@ class Program:
         scale: float,
         threads: int = 0,
     ) -> int: ...
+    def mla_decompressed(
+        self,
+        isa: str,
+        k: list[Matrix],
+        v: list[Matrix],
+        q: int,
+        latent: int,
+        y: int,
+        kv_lora: int,
+        rope: int,
+        cache: _Cache,
+        scale: float,
+        threads: int = 0,
+    ) -> int: ...
     def silu_mul(self, isa: str, gate: int, up: int, y: int, n: int, threads: int = 0) -> int: ...
     def add(self, isa: str, a: int, b: int, y: int, d: int, threads: int = 0) -> int: ...
     def gated_add(self, isa: str, a: int, b: int, h: int, weight: _F32, y: int, d: int, threads: int = 0) -> int: ...

@@ -100,6 +100,17 @@ def _mla_attention(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offs
     return p.mla_attention(isa, q, latent, _output(call, o), heads, kv_lora, rope, cache.k, scale, threads=threads)
 
 
+def _mla_decompressed(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
+    kv_lora, rope, nope = (call.problem.integer(name) for name in ("kv_lora", "rope", "nope"))
+    # A list of all heads' matrices of keys, then of values, whether the file stores them apart or not.
+    matrices = [matrix for item in w for matrix in item]
+    to_k, to_v = matrices[: len(matrices) // 2], matrices[len(matrices) // 2 :]
+    cache, (q, latent), scale = _cache(call, c), _inputs(call, o), _scale(call, nope + rope)
+    return p.mla_decompressed(
+        isa, to_k, to_v, q, latent, _output(call, o), kv_lora, rope, cache.k, scale, threads=threads
+    )
+
+
 def _silu_mul(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
     gate, up = _inputs(call, o)
     return p.silu_mul(isa, gate, up, _output(call, o), call.problem.integer("n"), threads=threads)
@@ -148,6 +159,7 @@ def _moe_experts(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offset
 
 EMITTERS: dict[str, Emitter] = {
     "embedding": _embedding, "rms_norm": _rms_norm, "linear": _linear, "head_linear": _head_linear, "rope": _rope,
-    "attention": _attention, "mla_attention": _mla_attention, "silu_mul": _silu_mul, "add": _add,
-    "gated_add": _gated_add, "take_last": _take_last, "moe_router": _moe_router, "moe_experts": _moe_experts,
+    "attention": _attention, "mla_attention": _mla_attention, "mla_decompressed": _mla_decompressed,
+    "silu_mul": _silu_mul, "add": _add, "gated_add": _gated_add, "take_last": _take_last, "moe_router": _moe_router,
+    "moe_experts": _moe_experts,
 }  # fmt: skip

@@ -39,6 +39,8 @@ def make_item(problem: Problem, weight: WeightData, *, raw: bool = False) -> Ite
         return _vector(weight)
     if problem.op == "head_linear" and len(weight.shape) == 2:
         return _halves_of_kv_b(problem, weight, raw)
+    if problem.op == "mla_decompressed":
+        return _expansion(problem, weight, raw)
     if len(weight.shape) == 2:
         return _matrix(weight.quant, weight.raw, weight.shape[1], weight.shape[0], raw)
     if len(weight.shape) == 3:
@@ -91,15 +93,35 @@ def _halves_of_kv_b(problem: Problem, weight: WeightData, raw: bool) -> list[Mat
         return [_matrix(weight.quant, stored[(rows - n) * row_bytes :], n, k, raw) for stored in per_head]
     if n != kv_lora:
         raise Unsupported(f"{weight.name} is {kv_lora} wide; {problem.key} needs one side of it that wide")
+    return [_turned(dequantize(stored, weight.quant, kv_lora)[:k], problem.text("quant")) for stored in per_head]
+
+
+def _expansion(problem: Problem, weight: WeightData, raw: bool) -> list[Matrix]:
+    """Each head's matrix that multiplies a latent out to keys, then to values.
+
+    Of a layer's ``kv_b`` both, as they are stored; ``v_b`` too; ``k_b`` is stored the other way round: dequantised,
+    turned and stored again as the problem's type.
+    """
+    heads, kv_lora, nope, v = (problem.integer(name) for name in ("heads", "kv_lora", "nope", "v"))
+    size = weight.raw.size // heads
+    per_head = [weight.raw[h * size : (h + 1) * size] for h in range(heads)]
+    if weight.shape == (nope, kv_lora, heads):
+        return [_turned(dequantize(stored, weight.quant, nope), problem.text("quant_k")) for stored in per_head]
+    if weight.shape == (kv_lora, v, heads):
+        return [_matrix(weight.quant, stored, v, kv_lora, raw) for stored in per_head]
+    if weight.shape != (kv_lora, heads * (nope + v)):
+        raise Unsupported(f"{weight.name} is {weight.shape}", accepted="kv_b, or k_b and v_b")
+    end = nope * quant(weight.quant).row_bytes(kv_lora)
+    keys = [_matrix(weight.quant, stored[:end], nope, kv_lora, raw) for stored in per_head]
+    return keys + [_matrix(weight.quant, stored[end:], v, kv_lora, raw) for stored in per_head]
+
+
+def _turned(rows: FloatArray, quant_name: str) -> Matrix:
+    """The transpose of ``rows``, packed as ``quant_name``."""
     from gguf import GGMLQuantizationType, quants
 
-    quant_type = GGMLQuantizationType[problem.text("quant")]
-    made = []
-    for stored in per_head:
-        whole = dequantize(stored, weight.quant, kv_lora)
-        turned = quants.quantize(np.ascontiguousarray(whole[:k].T), quant_type)
-        made.append(_matrix(quant_type.name, turned.view(np.uint8).reshape(-1), n, k, raw=False))
-    return made
+    turned = quants.quantize(np.ascontiguousarray(rows.T), GGMLQuantizationType[quant_name])
+    return _matrix(quant_name, turned.view(np.uint8).reshape(-1), rows.shape[1], rows.shape[0], raw=False)
 
 
 def item_bytes(item: Item) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The kernel parameter that decides how weights are prepared: everything else is decided when a call is recorded.
 LAYOUT, RAW = "layout", "raw"
 # The parameters of a problem that are storage types.
-_QUANTS = ("quant", "quant_gate", "quant_up", "quant_down")
+_QUANTS = ("quant", "quant_gate", "quant_up", "quant_down", "quant_k", "quant_v")
 # Recorded calls kept per packed weight: a benchmark alternates between a few, an engine records its own programs.
 _KEPT_CALLS = 4
 

@@ -120,6 +120,9 @@ def _input_widths(call: OpCall, n_tokens: int) -> dict[str, int]:
     elif call.op == "mla_attention":
         width = p.integer("kv_lora") + p.integer("rope")
         widths = [p.integer("heads") * width, width]
+    elif call.op == "mla_decompressed":
+        width = p.integer("nope") + p.integer("rope")
+        widths = [p.integer("heads") * width, p.integer("kv_lora") + p.integer("rope")]
     elif call.op == "moe_experts":
         widths = [p.integer("k"), p.integer("top_k"), p.integer("top_k")]
     else:  # elementwise: inputs are as wide as the output

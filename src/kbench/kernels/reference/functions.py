@@ -140,6 +140,33 @@ def mla_attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Arra
     return [y.transpose(1, 0, 2).reshape(tokens, heads * kv_lora)]
 
 
+def expansion(call: OpCall, weights: Sequence[Array]) -> tuple[Array, Array]:
+    """``k [heads, nope, kv_lora]`` and ``v [heads, v, kv_lora]`` of what a file stores: a layer's ``kv_b``, per head
+    ``nope`` rows of k and ``v`` rows of v; or ``k_b [heads, kv_lora, nope]`` and ``v_b [heads, v, kv_lora]``."""
+    if len(weights) == 2:
+        return weights[0].swapaxes(1, 2), weights[1]
+    nope = call.problem.integer("nope")
+    rows = weights[0].reshape(call.problem.integer("heads"), -1, weights[0].shape[-1])
+    return rows[:, :nope], rows[:, nope:]
+
+
+def mla_decompressed(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    p, tokens = call.problem, len(inputs[0])
+    heads, kv_lora, width = p.integer("heads"), p.integer("kv_lora"), p.integer("nope") + p.integer("rope")
+    q = inputs[0].reshape(tokens, heads, width).transpose(1, 0, 2)
+    cache = cache_of(call, state)
+    append(cache.k, cache.kv, state.position, inputs[1][None])
+    latent = decode(cache.kv, cache.k[0, : state.position + tokens], q.dtype)
+    to_k, to_v = expansion(call, [weight.stack() for weight in weights])
+    scale = _number(call, "scale", 1 / math.sqrt(width))
+    c, rotated = latent[:, :kv_lora], latent[:, kv_lora:]
+    y = [
+        _attend(q[h : h + 1], np.concatenate([c @ to_k[h].T, rotated], -1), c @ to_v[h].T, state.position, scale)
+        for h in range(heads)
+    ]
+    return [np.concatenate(y).transpose(1, 0, 2).reshape(tokens, -1)]
+
+
 def silu(x: Array) -> Array:
     # exp overflows to inf for very negative x, and x / inf is the right limit: 0.
     with np.errstate(over="ignore"):
@@ -198,8 +225,8 @@ def moe_experts(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array]
 
 FUNCTIONS: dict[str, Function] = {
     "embedding": embedding, "rms_norm": rms_norm, "linear": linear, "head_linear": head_linear, "rope": rope,
-    "attention": attention, "mla_attention": mla_attention, "silu_mul": silu_mul, "add": add,
-    "gated_add": gated_add,
+    "attention": attention, "mla_attention": mla_attention, "mla_decompressed": mla_decompressed,
+    "silu_mul": silu_mul, "add": add, "gated_add": gated_add,
     "moe_router": moe_router, "moe_experts": moe_experts, "take_last": take_last, "top_logits": top_logits,
     "transfer": transfer,
 }  # fmt: skip

@@ -17,13 +17,13 @@ from kbench.core import Block, OpCall, Problem
 from ..block_parameters import BlockParameter
 from ..cache import append, decode, refusal
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
-from ..reference import Tensor, cache_of, dequantize, route
+from ..reference import Tensor, cache_of, dequantize, expansion, route
 from ..rope import rope_frequencies
 
 if TYPE_CHECKING:
     import torch
 
-_MATRIX_OPS = ("linear", "head_linear", "moe_experts")
+_MATRIX_OPS = ("linear", "head_linear", "mla_decompressed", "moe_experts")
 
 
 def fast_bf16() -> bool:
@@ -210,6 +210,24 @@ class TorchImplementation:
             scores.masked_fill_(_hidden(tokens, scores.shape[-1], state.position), -math.inf)
         y = scores.softmax(dim=-1).reshape(heads * tokens, -1) @ latent[0, :, :kv_lora]
         return [y.reshape(heads, tokens, kv_lora).transpose(0, 1).reshape(tokens, heads * kv_lora)]
+
+    def _mla_decompressed(
+        self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
+    ) -> list[Any]:
+        import torch
+
+        p, tokens = call.problem, len(x[0])
+        heads, kv_lora, width = p.integer("heads"), p.integer("kv_lora"), p.integer("nope") + p.integer("rope")
+        q = x[0].reshape(tokens, heads, width).transpose(0, 1)
+        cache = cache_of(call, state)
+        latent = _append(cache.k, cache.kv, state.position, x[1][None])[0]
+        to_k, to_v = expansion(call, w)  # type: ignore[arg-type]
+        c, rotated = latent[:, :kv_lora].to(w[0].dtype), latent[None, :, kv_lora:].expand(heads, -1, -1)
+        keys = torch.cat([torch.matmul(c, to_k.transpose(1, 2)).float(), rotated], dim=-1)
+        values = torch.matmul(c, to_v.transpose(1, 2)).float()
+        scale = float(call.attrs.get("scale", width**-0.5))
+        y = self._attend(q, keys, values, state.position, scale)
+        return [y.transpose(0, 1).reshape(tokens, -1)]
 
     def _silu_mul(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         import torch

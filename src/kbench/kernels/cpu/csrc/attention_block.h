@@ -20,7 +20,8 @@ constexpr int64_t kAttentionChunk = 128;
 constexpr int64_t kAttentionPanelStride = kAttentionChunk + 16;
 
 // Query rows against positions [begin, end) of one KV head, as in flash attention: running maximum, running sum,
-// unnormalised output. Row r sees positions [0, visible[r]), never fewer than the row before it.
+// unnormalised output. Row r sees positions [0, visible[r]), never fewer than the row before it; none where that is not
+// positive.
 struct AttentionBlock {
   const float* q = nullptr;  // [rows][d_k], multiplied by the scale already
   int64_t rows = 0;          // at most kAttentionRows
@@ -34,6 +35,7 @@ struct AttentionBlock {
   int64_t begin = 0;
   int64_t end = 0;
   const int64_t* visible = nullptr;
+  bool resume = false;       // max, sum and out hold what other positions gave: these are added
   float* max = nullptr;      // out [rows]; -inf where nothing is visible
   float* sum = nullptr;      // out [rows]: sum of exp(score - max)
   float* out = nullptr;      // out [rows][d_v]: sum of exp(score - max) * v

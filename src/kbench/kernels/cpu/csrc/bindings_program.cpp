@@ -234,6 +234,16 @@ void bind_program(nb::module_& m) {
           },
           "isa"_a, "q"_a, "latent"_a, "y"_a, "heads"_a, "kv_lora"_a, "rope"_a, "cache"_a, "scale"_a, "threads"_a = 0)
       .def(
+          "mla_decompressed",
+          [](P& p, const std::string& i, const nb::list& k, const nb::list& v, int64_t q, int64_t latent, int64_t y,
+             int64_t kv_lora, int64_t rope, const AnyArray& cache, float scale, int threads) {
+            return p.program().mla_decompressed(isa(i), {p.matrices(k), p.matrices(v)}, q, latent, y, kv_lora, rope,
+                                                p.cache(cache, nullptr, 1, kv_lora + rope), scale, threads);
+          },
+          "isa"_a, "k"_a, "v"_a, "q"_a, "latent"_a, "y"_a, "kv_lora"_a, "rope"_a, "cache"_a, "scale"_a, "threads"_a = 0,
+          "As mla_attention for queries [heads * (nope + rope)] and outputs [heads * v]: k and v hold one matrix per head,\n"
+          "[nope, kv_lora] and [v, kv_lora], that multiply latents out to keys and values.")
+      .def(
           "silu_mul",
           [](P& p, const std::string& i, int64_t gate, int64_t up, int64_t y, int64_t n, int threads) {
             return p.program().silu_mul(isa(i), gate, up, y, n, threads);

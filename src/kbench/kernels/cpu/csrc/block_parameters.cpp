@@ -1,6 +1,7 @@
 #include "block_parameters.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "matrix.h"
@@ -9,7 +10,8 @@ namespace kbench {
 namespace {
 
 bool multiplies(const BlockUse& use) {
-  return use.op == "linear" || use.op == "head_linear" || use.op == "moe_router" || use.op == "moe_experts";
+  static const char* const kOps[] = {"linear", "head_linear", "mla_decompressed", "moe_router", "moe_experts"};
+  return std::find(std::begin(kOps), std::end(kOps), use.op) != std::end(kOps);
 }
 
 // With one token there is no choice of kernel, and nothing to cut.

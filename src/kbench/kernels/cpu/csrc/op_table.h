@@ -25,6 +25,8 @@ struct OpTable {
   // A row of n floats as each CacheType stores it. Floats round to nearest even; q8_0 as GGML defines it: scale = largest
   // magnitude / 127, element / scale to the nearest integer, halves away from zero.
   void (*to_cache[kCacheTypes])(const float* x, int64_t n, uint8_t* y) = {};
+  // out[n] = elements [first, first + n) of a stored row; of q8_0 whole blocks.
+  void (*from_cache[kCacheTypes])(const uint8_t* row, int64_t first, int64_t n, float* out) = {};
   void (*attention)(const AttentionBlock& block) = nullptr;
 };
 

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,6 +68,14 @@ struct CacheView {
   int64_t capacity = 0;
 };
 
+// Throws std::invalid_argument for a cache without room, or of a type that cannot store vectors of these widths.
+void check_cache(const CacheView& cache, std::initializer_list<int64_t> widths, const char* op);
+
+// What multiplies a latent out to keys and values: for each head a matrix [nope, kv_lora] and one [v, kv_lora].
+struct MlaExpansion {
+  std::vector<PackedMatrix> k, v;
+};
+
 struct RouterOptions {
   int64_t top_k = 0;
   bool sigmoid = false;
@@ -103,6 +112,9 @@ class Program {
                 const CacheView& cache, float scale, int threads);
   int mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
                     const CacheView& cache, float scale, int threads);
+  // The same function of the head's own queries: q [tokens, heads * (nope + rope)] -> y [tokens, heads * v].
+  int mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent, int64_t y, int64_t kv_lora, int64_t rope,
+                       const CacheView& cache, float scale, int threads);
   int silu_mul(Isa isa, int64_t gate, int64_t up, int64_t y, int64_t n, int threads);
   int add(Isa isa, int64_t a, int64_t b, int64_t y, int64_t d, int threads);
   // y = a + sigmoid(h . weight) * b, row by row of d.
@@ -201,6 +213,8 @@ class Program {
   void add_matmul(Isa isa, const PackedMatrix& w, const ActivationRef& x, const Operand& y, std::vector<float> bias,
                   bool one_row, int threads);
   const RopeTable& rope_table(std::vector<float> inv_freq, float attn_factor, bool own, int threads);
+  // Runs throw where the cache has no room for their tokens.
+  void check_room(int64_t capacity);
   void add_attention(const AttentionShape& shape, Isa isa, const Operand& q, int64_t y, int threads);
 
   ThreadPool& pool_;

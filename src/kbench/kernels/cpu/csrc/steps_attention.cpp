@@ -1,21 +1,13 @@
-// Attention over a cache, grouped-query and latent.
-//
-// A KV head's query rows (its heads x the tokens, token by token) are cut into blocks of at most kAttentionRows, and a
-// block's positions into units of kAttentionUnit. All (KV head, block, unit) triples in a row, each costing the same,
-// are shared out evenly: a thread's share may begin and end in the middle of a block's positions.
-//
-//   KV head 0: block 0 |----|----|--   block 1 |----|----|----|-    KV head 1: ...
-//              thread 0 ...........^ thread 1 ..........^ thread 2 ...
-//
-// Parts of a block are merged afterwards: each has its own maximum, sum and output. Shares are fixed whatever the
-// parameter `partition` says: where a block is cut decides how its sums are rounded.
+// Attention over a cache, grouped-query and latent, shared out among threads as attention_units.h says. Parts of a block
+// are merged afterwards: each has its own maximum, sum and output. Shares are fixed whatever the parameter `partition`
+// says: where a block is cut decides how its sums are rounded.
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <stdexcept>
 
+#include "attention_parts.h"
+#include "attention_units.h"
 #include "ops.h"
-#include "partition.h"
 #include "program.h"
 
 namespace kbench {
@@ -48,82 +40,41 @@ struct Program::AttentionShape {
 
 namespace {
 
-// Of the widest vectors. Blocks are cut at multiples of it.
-constexpr int64_t kVectorRows = 16;
-static_assert(kAttentionRows % kVectorRows == 0, "a block is never more than kAttentionRows");
-
-int64_t blocks_of(int64_t rows) { return (rows + kAttentionRows - 1) / kAttentionRows; }
-
-// The blocks of all KV heads for one run, and where each begins in the row of units.
-struct Units {
-  int64_t group, tokens, position, kv_heads, n_blocks;
-  int64_t block_rows;  // of every block but the last
-  int64_t per_head = 0;
-
-  Units(int64_t group, int64_t kv_heads, const RunState& s)
-      : group(group), tokens(s.n_tokens), position(s.position), kv_heads(kv_heads) {
-    const int64_t rows = group * tokens, fewest = blocks_of(rows);
-    // Blocks of about one size, in whole vectors of rows.
-    block_rows = round_up((rows + fewest - 1) / fewest, kVectorRows);
-    n_blocks = (rows + block_rows - 1) / block_rows;
-    for (int64_t b = 0; b < n_blocks; ++b) per_head += in_block(b);
-  }
-  int64_t row_begin(int64_t block) const { return block * block_rows; }
-  int64_t row_end(int64_t block) const { return std::min((block + 1) * block_rows, group * tokens); }
-  int64_t visible(int64_t row) const { return position + row / group + 1; }
-  int64_t positions(int64_t block) const { return visible(row_end(block) - 1); }
-  int64_t in_block(int64_t block) const { return (positions(block) + kAttentionUnit - 1) / kAttentionUnit; }
-  int64_t total() const { return per_head * kv_heads; }
-
-  // fn(head, block, first unit of the block in the row) for every block that meets [range.begin, range.end)
-  template <typename Fn>
-  void each(const Range& range, Fn fn) const {
-    for (int64_t head = range.begin / per_head; head < kv_heads && head * per_head < range.end; ++head) {
-      int64_t first = head * per_head;
-      for (int64_t block = 0; block < n_blocks && first < range.end; ++block) {
-        const int64_t n = in_block(block);
-        if (first + n > range.begin) fn(head, block, first);
-        first += n;
-      }
-    }
-  }
-};
-
-// Who holds unit `u` when `total` units are shared among `threads`: the inverse of share().
-int holder(int64_t u, int64_t total, int threads) {
-  int t = static_cast<int>(u * threads / total);
-  while (share(total, t, threads).end <= u) ++t;
-  while (share(total, t, threads).begin > u) --t;
-  return t;
-}
-
-// One part of a block: [rows] maxima, [rows] sums, [rows][d_v] outputs.
-struct Part {
-  float* max;
-  float* sum;
-  float* out;
-  static int64_t floats(int64_t d_v) { return kAttentionRows * (2 + d_v); }
-  explicit Part(float* data) : max(data), sum(data + kAttentionRows), out(data + 2 * kAttentionRows) {}
-};
+// Fewer columns than this of a row are not merged by different threads: two cache lines of everyone's part.
+constexpr int64_t kMergeColumns = 32;
 
 }  // namespace
 
-void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand& q, int64_t y, int threads) {
-  const OpTable& table = op_table(isa);
-  const int64_t max_blocks = blocks_of(shape.group * max_tokens_), d_v = shape.d_v;
-  const int64_t heads = shape.kv_heads * shape.group, width = heads * d_v;
-  const int64_t parts_max = threads + shape.kv_heads * max_blocks;
-  // Few rows: every thread merges all parts for itself, which saves a barrier, and blocks may all go through parts.
-  const bool few = small(parts_max * std::min(kAttentionRows, shape.group * max_tokens_) * d_v);
-  // A block that is alone in its KV head is where the new positions are met, by one thread: it appends them.
-  const bool append_inline = few && max_blocks == 1;
+void check_cache(const CacheView& cache, std::initializer_list<int64_t> widths, const char* op) {
+  if (cache.capacity < 1) throw std::invalid_argument(std::string(op) + ": the cache has no room");
+  for (const int64_t d : widths) {
+    if (cache_takes(cache.type, d)) continue;
+    throw std::invalid_argument(std::string(op) + ": a q8_0 cache of vectors of " + std::to_string(d) +
+                                "; accepted: multiples of " + std::to_string(kCacheBlock));
+  }
+}
 
-  checks_.push_back([capacity = shape.cache.capacity](const RunState& s) {
+void Program::check_room(int64_t capacity) {
+  checks_.push_back([capacity](const RunState& s) {
     if (s.position > capacity || s.n_tokens > capacity - s.position) {
       throw std::invalid_argument("the cache is full: " + std::to_string(s.n_tokens) + " tokens at position " +
                                   std::to_string(s.position) + ", capacity " + std::to_string(capacity));
     }
   });
+}
+
+void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand& q, int64_t y, int threads) {
+  const OpTable& table = op_table(isa);
+  const int64_t max_blocks = blocks_of(shape.group * max_tokens_), d_v = shape.d_v;
+  const int64_t heads = shape.kv_heads * shape.group, width = heads * d_v;
+  const int64_t rows_max = std::min(kAttentionRows, shape.group * max_tokens_);
+  const int64_t parts_max = threads + shape.kv_heads * max_blocks;
+  // Few rows: every thread merges all parts for itself, which saves a barrier, and blocks may all go through parts.
+  const bool few = small(parts_max * rows_max * d_v);
+  // A block that is alone in its KV head is where the new positions are met, by one thread: it appends them.
+  const bool append_inline = max_blocks == 1;
+
+  check_room(shape.cache.capacity);
   std::vector<Access> cache_read{{shape.cache.k, shape.cache_bytes(shape.d_k), false, {}}};
   if (!shape.latent) cache_read.push_back({shape.cache.v, shape.cache_bytes(d_v), false, {}});
   std::vector<Access> cache_write = cache_read;
@@ -148,15 +99,15 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   // Parts: when few, one per (thread, block) that meet: thread + block counts up along the row of units, so it is
   // unique. Otherwise only blocks that are cut need one, at most two per thread: its first and its last.
   const int64_t n_parts = few ? parts_max : 2 * threads;
-  const int64_t part_floats = round_up(Part::floats(d_v), 16);
-  float* parts = reinterpret_cast<float*>(scratch(n_parts * part_floats * 4));
-  const int64_t q_floats = round_up(kAttentionRows * shape.d_k, 16);
+  const int64_t part_floats = Part::floats(rows_max, d_v);
+  float* parts = reinterpret_cast<float*>(shared_scratch("attention's parts", n_parts * part_floats * 4));
+  const int64_t q_floats = round_up(rows_max * shape.d_k, 16);
   const int64_t own_floats = q_floats + part_floats + round_up(attention_scratch_floats(shape.d_k), 32);
-  float* own = reinterpret_cast<float*>(scratch(own_floats * 4 * threads));
+  float* own = reinterpret_cast<float*>(shared_scratch("attention's own", own_floats * 4 * threads));
   const Operand out_shared = place(y, max_tokens_, width, "y");
   const Access parts_written{parts, n_parts * part_floats * 4, true, {}};
 
-  const auto write_rows = [&table, d_v, width, heads_per = shape.group](const Units& units, int64_t head, int64_t block,
+  const auto write_rows = [&table, d_v, width, heads_per = shape.group](const AttentionUnits& units, int64_t head, int64_t block,
                                                                         const Part& part, float* y_base) {
     for (int64_t r = units.row_begin(block); r < units.row_end(block); ++r) {
       const int64_t i = r - units.row_begin(block), token = r / heads_per, h = head * heads_per + r % heads_per;
@@ -175,10 +126,10 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   if (!few) accesses.push_back({out_shared.shared, out_shared.n_bytes, true, {}});
   add_stage(
       [=, &table](const Lane& lane, const RunState& s) {
-        const Units units(shape.group, shape.kv_heads, s);
+        const AttentionUnits units(shape.group, shape.kv_heads, s);
         const Range range = share(units.total(), lane.thread, lane.n_threads);
         float* q_rows = own + lane.thread * own_floats;
-        const Part whole_part(q_rows + q_floats);
+        const Part whole_part(q_rows + q_floats, rows_max);
         int64_t visible[kAttentionRows];
         if (range.empty()) return;
         units.each(range, [&](int64_t head, int64_t block, int64_t first) {
@@ -201,7 +152,7 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
           }
           const bool whole = u0 == 0 && u1 == n_units;
           const int64_t slot = few ? lane.thread + head * units.n_blocks + block : 2 * lane.thread + (u0 == 0 ? 1 : 0);
-          const Part part = whole && !few ? whole_part : Part(parts + slot * part_floats);
+          const Part part = whole && !few ? whole_part : Part(parts + slot * part_floats, rows_max);
           b.q = q_rows;
           b.d_k = shape.d_k;
           b.d_v = d_v;
@@ -221,64 +172,44 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
       },
       accesses, threads);
 
-  const bool replicated = few;
-  const Operand out =
-      replicated ? replicated_output(y, max_tokens_, width, "y") : shared_output(y, max_tokens_, width, "y");
-  // Merges the parts of the blocks that meet `range`, on thread `thread`.
-  const auto merge = [=, &table](int thread, const Units& units, const Range& range) {
-    if (range.empty()) return;
-    units.each(range, [&](int64_t head, int64_t block, int64_t first) {
+  const Operand out = few ? replicated_output(y, max_tokens_, width, "y") : shared_output(y, max_tokens_, width, "y");
+  // The parts of a block whose units are held by threads t0 to t1, one after the other.
+  const auto parts_of = [=](const AttentionUnits& units, int64_t head, int64_t block, int t0, int t1) {
+    return [=, total = units.total(), slot0 = few ? head * units.n_blocks + block : 0](const auto& fn) {
+      for (int t = t0; t <= t1; ++t) {
+        if (share(total, t, threads).empty()) continue;  // fewer units than threads: some have none between
+        fn(Part(parts + (few ? t + slot0 : 2 * t + (t == t0 ? 1 : 0)) * part_floats, rows_max));
+      }
+    };
+  };
+  // Every thread for itself, or rows in turn; of a few rows, such as one token's 16 heads for 64 threads, pieces.
+  const auto merge = [=, &table](const Lane& lane, const AttentionUnits& units) {
+    const int64_t rows = units.tokens * heads, wanted = (4 * lane.n_threads + rows - 1) / rows;
+    const int64_t pieces = few ? 1 : std::min(wanted, (d_v + kMergeColumns - 1) / kMergeColumns);
+    int64_t turn = 0;
+    units.each({0, units.total()}, [&](int64_t head, int64_t block, int64_t first) {
       const int64_t last = first + units.in_block(block) - 1;
-      // A block belongs to the share that holds its first unit, so that one thread merges it.
-      if (first < range.begin) return;
       const int t0 = holder(first, units.total(), threads), t1 = holder(last, units.total(), threads);
       if (!few && t0 == t1) return;  // written whole already
-      const auto part_of = [&](int t) {
-        const int64_t slot = few ? t + head * units.n_blocks + block : 2 * t + (t == t0 ? 1 : 0);
-        return Part(parts + slot * part_floats);
-      };
+      const auto each_part = parts_of(units, head, block, t0, t1);
       for (int64_t r = units.row_begin(block); r < units.row_end(block); ++r) {
-        const int64_t i = r - units.row_begin(block), h = head * shape.group + r % shape.group;
-        float* to = out.at(thread) + r / shape.group * width + h * d_v;
-        float max = part_of(t0).max[i];
-        for (int t = t0 + 1; t <= t1; ++t) max = std::max(max, part_of(t).max[i]);
-        float sum = 0;
-        for (int t = t0; t <= t1; ++t) sum += part_of(t).sum[i] * std::exp(part_of(t).max[i] - max);
-        for (int t = t0; t <= t1; ++t) {
-          const Part part = part_of(t);
-          const float weight = std::exp(part.max[i] - max) / sum;
-          if (t == t0) {
-            table.scale(part.out + i * d_v, weight, d_v, to);
-          } else {
-            table.add_scaled(part.out + i * d_v, weight, d_v, to);
-          }
+        const int64_t h = head * shape.group + r % shape.group;
+        float* to = out.at(lane.thread) + r / shape.group * width + h * d_v;
+        for (int64_t piece = 0; piece < pieces; ++piece) {
+          if (!few && turn++ % lane.n_threads != lane.thread) continue;
+          const Range columns = share(d_v, piece, pieces);
+          merge_row(table, each_part, r - units.row_begin(block), d_v, columns.begin, columns.end - columns.begin,
+                    to + columns.begin);
         }
       }
     });
   };
   Access parts_read = parts_written;
   parts_read.write = false;
-  add_stage(
-      [=](const Lane& lane, const RunState& s) {
-        const Units units(shape.group, shape.kv_heads, s);
-        merge(lane.thread, units,
-              replicated ? Range{0, units.total()} : share(units.total(), lane.thread, lane.n_threads));
-      },
-      {parts_read, writes(out)}, replicated ? 0 : threads);
+  add_stage([=](const Lane& lane,
+                const RunState& s) { merge(lane, AttentionUnits(shape.group, shape.kv_heads, s)); },
+            {parts_read, writes(out)}, few ? 0 : threads);
 }
-
-namespace {
-
-void check_cache(const CacheView& cache, std::initializer_list<int64_t> widths, const char* op) {
-  if (cache.capacity < 1) throw std::invalid_argument(std::string(op) + ": the cache has no room");
-  for (const int64_t d : widths) {
-    if (cache_takes(cache.type, d)) continue;
-    throw std::invalid_argument(std::string(op) + ": a q8_0 cache of vectors of " + std::to_string(d) +
-                                "; accepted: multiples of " + std::to_string(kCacheBlock));
-  }
-}
-
-}  // namespace
 
 int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads, int64_t d,
                        const CacheView& cache, float scale, int threads) {

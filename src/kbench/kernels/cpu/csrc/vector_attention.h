@@ -21,11 +21,11 @@ constexpr int64_t kRowsForPanels = 16;
 
 template <CacheType kType>
 void attention_of(const AttentionBlock& b) {
-  for (int64_t r = 0; r < b.rows; ++r) {
+  for (int64_t r = 0; r < b.rows && !b.resume; ++r) {
     b.max[r] = -__builtin_inff();
     b.sum[r] = 0;
   }
-  for (int64_t i = 0; i < b.rows * b.d_v; ++i) b.out[i] = 0;
+  for (int64_t i = 0; i < b.rows * b.d_v && !b.resume; ++i) b.out[i] = 0;
   if (b.rows >= kRowsForPanels) {
     attend_panels<kType>(b);
   } else {
@@ -40,6 +40,14 @@ void attention(const AttentionBlock& b) {
     case CacheType::bf16: return attention_of<CacheType::bf16>(b);
     default: return attention_of<CacheType::q8_0>(b);
   }
+}
+
+void fill_attention(OpTable& table) {
+  table.attention = attention;
+  table.from_cache[static_cast<int>(CacheType::f32)] = widen_row<CacheType::f32>;
+  table.from_cache[static_cast<int>(CacheType::f16)] = widen_row<CacheType::f16>;
+  table.from_cache[static_cast<int>(CacheType::bf16)] = widen_row<CacheType::bf16>;
+  table.from_cache[static_cast<int>(CacheType::q8_0)] = widen_row<CacheType::q8_0>;
 }
 
 }  // namespace

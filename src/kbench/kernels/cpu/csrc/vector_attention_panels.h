@@ -50,11 +50,7 @@ inline void transpose_queries(const float* q, int64_t rows, int64_t d, float* ou
 // panel[n][kPanelStride] = elements [first, first + width) of n rows of the cache.
 template <CacheType kType>
 void widen(const uint8_t* rows, int64_t stride, int64_t n, int64_t first, int64_t width, float* panel) {
-  for (int64_t j = 0; j < n; ++j, rows += stride, panel += kPanelStride) {
-    int64_t i = 0;
-    for (; i + kWidth <= width; i += kWidth) V::store(panel + i, load<kType>(rows, first + i));
-    for (; i < width; ++i) panel[i] = load_one<kType>(rows, first + i);
-  }
+  for (int64_t j = 0; j < n; ++j) widen_row<kType>(rows + j * stride, first, width, panel + j * kPanelStride);
 }
 
 // scores[kPositions][kVectors of rows] = or += queries . keys over `width` elements.
@@ -247,8 +243,8 @@ void attend_panels(const AttentionBlock& b) {
   const Panels p(b);
   transpose_queries(b.q, b.rows, b.d_k, p.queries);
   for (int64_t r = 0; r < kAttentionRows; ++r) {
-    p.max[r] = -__builtin_inff();
-    p.sum[r] = 0;
+    p.max[r] = r < b.rows ? b.max[r] : -__builtin_inff();
+    p.sum[r] = r < b.rows ? b.sum[r] : 0;
   }
   for (int64_t begin = b.begin; begin < b.end; begin += kUnit) {
     const int64_t n = b.end - begin < kUnit ? b.end - begin : kUnit;

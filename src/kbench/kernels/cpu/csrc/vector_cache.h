@@ -41,5 +41,22 @@ inline float load_one(const uint8_t* row, int64_t i) {
   return V::half(block) * static_cast<float>(static_cast<int8_t>(block[2 + i % kCacheBlock]));
 }
 
+// out[width] = elements [first, first + width) of a row; of q8_0 whole blocks.
+template <CacheType kType>
+inline void widen_row(const uint8_t* row, int64_t first, int64_t width, float* out) {
+  if constexpr (kType == CacheType::q8_0) {
+    const uint8_t* block = row + first / kCacheBlock * kCacheBlockBytes;
+    for (int64_t i = 0; i < width; i += kCacheBlock, block += kCacheBlockBytes) {
+      const F scale = V::load_scale(block);
+      KBENCH_UNROLL
+      for (int c = 0; c < kCacheBlock; c += kWidth) V::store(out + i + c, V::mul(scale, V::load_i8(block + 2 + c)));
+    }
+  } else {
+    int64_t i = 0;
+    for (; i + kWidth <= width; i += kWidth) V::store(out + i, load<kType>(row, first + i));
+    for (; i < width; ++i) out[i] = load_one<kType>(row, first + i);
+  }
+}
+
 }  // namespace
 }  // namespace kbench

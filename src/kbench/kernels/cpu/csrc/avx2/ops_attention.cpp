@@ -24,10 +24,20 @@ struct V {
   static F load_i8(const uint8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
+  static F load_scale(const uint8_t* p) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+  }
   static float half(const uint8_t* p) {
     uint16_t bits;
     __builtin_memcpy(&bits, p, sizeof bits);
     return _cvtsh_ss(bits);
+  }
+  // x in a register, rather than read from memory by each instruction that uses it.
+  static F held(F x) {
+    asm("" : "+x"(x));
+    return x;
   }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
@@ -65,6 +75,6 @@ struct V {
 
 namespace kbench {
 
-void fill_op_table_avx2_attention(OpTable& table) { table.attention = attention; }
+void fill_op_table_avx2_attention(OpTable& table) { fill_attention(table); }
 
 }  // namespace kbench

@@ -25,11 +25,13 @@ struct V {
   static F load_i8(const uint8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
+  static F load_scale(const uint8_t* p) { return broadcast(half(p)); }
   static float half(const uint8_t* p) {
     uint16_t bits;
     __builtin_memcpy(&bits, p, sizeof bits);
     return _cvtsh_ss(bits);
   }
+  static F held(F x) { return x; }  // broadcasts are a part of an instruction's operand
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
@@ -88,6 +90,6 @@ struct V {
 
 namespace kbench {
 
-void fill_op_table_avx512_attention(OpTable& table) { table.attention = attention; }
+void fill_op_table_avx512_attention(OpTable& table) { fill_attention(table); }
 
 }  // namespace kbench

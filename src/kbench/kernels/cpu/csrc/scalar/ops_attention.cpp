@@ -45,8 +45,8 @@ void attention(const AttentionBlock& b) {
     const float* q = b.q + r * b.d_k;
     float* out = b.out + r * b.d_v;
     const int64_t end = b.visible[r] < b.end ? b.visible[r] : b.end;
-    float max = -kInfinity, sum = 0;
-    for (int64_t i = 0; i < b.d_v; ++i) out[i] = 0;
+    float max = b.resume ? b.max[r] : -kInfinity, sum = b.resume ? b.sum[r] : 0;
+    for (int64_t i = 0; i < b.d_v && !b.resume; ++i) out[i] = 0;
     for (int64_t p = b.begin; p < end; ++p) {
       float score = 0;
       for (int64_t i = 0; i < b.d_k; ++i) score += q[i] * element(b.k + p * b.k_stride, i, b.type);
@@ -65,10 +65,19 @@ void attention(const AttentionBlock& b) {
   }
 }
 
+template <CacheType kType>
+void from_cache(const uint8_t* row, int64_t first, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = element(row, first + i, kType);
+}
+
 }  // namespace
 
 void fill_op_table_scalar_attention(OpTable& table) {
   table.attention = attention;
+  table.from_cache[static_cast<int>(CacheType::f32)] = from_cache<CacheType::f32>;
+  table.from_cache[static_cast<int>(CacheType::f16)] = from_cache<CacheType::f16>;
+  table.from_cache[static_cast<int>(CacheType::bf16)] = from_cache<CacheType::bf16>;
+  table.from_cache[static_cast<int>(CacheType::q8_0)] = from_cache<CacheType::q8_0>;
 }
 
 }  // namespace kbench
