@@ -2,9 +2,10 @@
 
     python scripts/loading.py model.gguf --generate 16
 
-Prints the seconds of loading, the largest resident memory while loading and after it beside the size of the file (the
-pages of the file that are mapped count), and the share of decode's time that is spent outside of native code: Python
-between the calls of a step, around them, and NumPy views of the result, but not choosing a token.
+Prints the seconds of loading (on a busy machine those of CPU say more), the largest resident memory while loading and
+after it beside the size of the file (the pages of the file that are mapped count), and the share of decode's time that
+is spent outside of native code: Python between the calls of a step, around them, and NumPy views of the result, but not
+choosing a token.
 """
 
 from __future__ import annotations
@@ -75,11 +76,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     with Resident() as resident:
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         session = load_model(options.model, context=options.context, threads=options.threads)
-        seconds = time.perf_counter() - start
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
     after, size, gib = psutil.Process().memory_info().rss, options.model.stat().st_size, 2**30
-    print(f"loaded {size / gib:.2f} GiB in {seconds:.1f} s, {session.report.file_bytes / seconds / 1e9:.2f} GB/s")
+    speed = session.report.file_bytes / seconds / 1e9
+    print(f"loaded {size / gib:.2f} GiB in {seconds:.1f} s, {speed:.2f} GB/s; {cpu_seconds:.1f} s of CPU")
     print(f"resident while loading {(resident.most - size) / gib:+.2f} GiB of the file's size")
     print(f"resident after loading {(after - size) / gib:+.2f} GiB of the file's size")
     share = python_share(session, options.generate)

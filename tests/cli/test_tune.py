@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_models import make_tiny
 from typer.testing import CliRunner
 
 import kbench
 from kbench.cli.main import build_app
 from kbench.core import KbenchError, work
+from kbench.model import synthesize
 from kbench.results import Record
 from kbench.tuner.cost_model import Roof
 
@@ -150,3 +152,13 @@ def test_a_busy_machine_is_told(quick: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tune_module, "Guard", Busy)
     text = run("deepseek-v2-lite-chat", "--vram", "6G", "--dram", "24G").stdout
     assert "while measuring: other processes used 46% of the CPU time" in text
+
+
+def test_a_mixture_of_experts_is_run_under_its_rules(quick: Path) -> None:
+    """The proof: a real file, loaded and timed by the engine; only what the plan was made from is made up."""
+    synthesize(make_tiny("deepseek2", "Q8_0"), quick / "moe.gguf")
+    sizes = ("--context", "128", "--prompt-tokens", "16", "--gen-tokens", "4")
+    fields = json.loads(run("moe.gguf", "--vram", "0", *sizes, "--json").stdout)
+    assert fields["measured_reason"] is None
+    assert all(fields["measured"][f"{phase}_tokens_per_s"] > 0 for phase in ("decode", "prefill"))
+    assert set(fields["error"]) == {"decode", "prefill"}
