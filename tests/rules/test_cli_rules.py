@@ -54,6 +54,8 @@ def test_explain_shows_the_whole_or_one_module() -> None:
     code, out = kbench("explain", FILE, *MODEL)
     (row,) = [line for line in out.splitlines() if line.startswith("model.layers.1-59.mlp.experts")]
     assert code == 0 and row.split()[1:5] == ["line", "27", "KTransformersExperts", "cpu"] and row.endswith("GiB")
+    # The file of DeepSeek-V2-Chat Q4_K_M has 142,449,930,240 bytes of tensors: all are somewhere.
+    assert out.splitlines()[-1] == "decode, prefill: 126 GiB on cpu, 6.96 GiB on cuda:0"
     code, out = kbench("explain", FILE, "model.layers.3.mlp", *MODEL, "--json")
     told = json.loads(out)
     assert [row["module"] for row in told["rows"]][:2] == ["model.layers.3.mlp", "model.layers.3.mlp.experts"]
@@ -92,3 +94,11 @@ def test_budgets_of_a_model(tmp_path: Path) -> None:
     assert f"error: {FILE}:34: rule 4, replace.kwargs.generate_device · 126 GiB of weights on cpu" in out
     with pytest.raises(UserError, match="add --model"):
         kbench("check", FILE, "--vram", "2G")
+
+
+def test_a_file_that_lacks_a_tensor_is_found_before_any_weight_is_read(tiny_gguf: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    name = b"blk.1.ffn_up.weight"
+    broken.write_bytes(tiny_gguf.read_bytes().replace(name, b"blk.1.ffn_xx.weight", 1))
+    with pytest.raises(UserError, match=r"broken\.gguf.*blk\.1\.ffn_up\.weight"):
+        kbench("check", FILE, "--model", broken)

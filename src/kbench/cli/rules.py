@@ -143,6 +143,8 @@ def _print_rows(rows: list[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from kbench.rules import weights_by_device
+
     lines = []
     for row in rows:
         p = row.placement
@@ -169,6 +171,12 @@ def _print_rows(rows: list[Row]) -> None:
     for line in lines:
         table.add_row(*(Text(shown(line[name])) for name in names))  # names from the file are no markup
     stdout_console().print(table)
+    totals = weights_by_device(rows)
+    for phase, by_device in totals.items():
+        told = ", ".join(f"{format_bytes(n_bytes)} on {device}" for device, n_bytes in sorted(by_device.items()))
+        print(f"{'decode, prefill' if alike else phase}: {told or 'no weights'}")
+        if alike:
+            break
 
 
 def export(

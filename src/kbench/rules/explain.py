@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kbench.core import Module, Phase, Placement
+from kbench.core import Device, Module, Phase, Placement
 
 from .fold import ranges, split_number
 from .match import assign, match_modules
@@ -73,6 +73,16 @@ def explain(rules: RuleSet, tree: Module, default: Placement | None = None) -> l
         )
         for found in match_modules(rules, tree)
     ]
+
+
+def weights_by_device(rows: Sequence[Row]) -> dict[Phase, dict[Device, int]]:
+    """Bytes of the rows' weights on each device, by phase."""
+    totals: dict[Phase, dict[Device, int]] = {Phase.DECODE: {}, Phase.PREFILL: {}}
+    for row in rows:
+        for phase, by_device in totals.items() if row.n_bytes else ():
+            device = row.placement.device(phase)
+            by_device[device] = by_device.get(device, 0) + row.n_bytes
+    return totals
 
 
 def fold_rows(rows: Sequence[Row]) -> list[Row]:
