@@ -398,6 +398,7 @@ def test_embedding_and_take_last(isa: str, threads: int, tokens: int) -> None:
 
 ROUTERS = [  # experts, top_k, scoring, n_group, topk_group, renormalise, scaling, bias
     (8, 2, "softmax", 1, 1, True, 1.0, False),
+    (12, 4, "sigmoid", 1, 1, True, 2.827, True),
     (16, 3, "softmax", 4, 2, False, 16.0, False),
     (32, 4, "sigmoid", 8, 4, True, 2.5, True),
     (5, 5, "softmax", 1, 1, False, 1.0, True),
