@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
         system: Annotated[str | None, typer.Option(help="A system message.")] = None,
         rules: opt.Rules = None,
         trust: opt.Trust = None,
+        alias: opt.Alias = None,
         implementation: opt.Implementation = "auto",
         block: opt.Block = None,
         max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="Tokens of an answer.")] = 512,
@@ -54,7 +55,9 @@ def register(app: typer.Typer) -> None:
         from kbench.engine import Conversation
 
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
-        session = opt.load_session(model, rules, implementation, context, kv, threads, prefill_threads, block, trust)
+        session = opt.load_session(
+            model, rules, implementation, context, kv, threads, prefill_threads, block, trust, alias
+        )
         if session.template is None:
             raise UserError(
                 "the model has no chat template", where=model, todo="use kbench generate --raw, or an instruct model"
@@ -92,7 +95,8 @@ def _talk(conversation: Conversation, out: TextIO) -> None:
             conversation.reset()
             print("forgotten", file=sys.stderr)
         elif line == "/stats":
-            print(opt.speed_line(last) if last else "no answer yet", file=sys.stderr)
+            lines = [opt.speed_line(last), *opt.device_lines(conversation.session)] if last else ["no answer yet"]
+            print(*lines, sep="\n", file=sys.stderr)
         elif line.startswith("/"):
             print(_COMMANDS if line == "/help" else f"unknown command {line}\n{_COMMANDS}", file=sys.stderr)
         elif line:

@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
         raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")] = False,
         rules: opt.Rules = None,
         trust: opt.Trust = None,
+        alias: opt.Alias = None,
         implementation: opt.Implementation = "auto",
         block: opt.Block = None,
         max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=0, help="Tokens at most.")] = 128,
@@ -57,7 +58,9 @@ def register(app: typer.Typer) -> None:
 
         text = _prompt(prompt, file)
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
-        session = opt.load_session(model, rules, implementation, context, kv, threads, prefill_threads, block, trust)
+        session = opt.load_session(
+            model, rules, implementation, context, kv, threads, prefill_threads, block, trust, alias
+        )
         print(opt.load_line(session), file=sys.stderr)
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
@@ -76,7 +79,7 @@ def register(app: typer.Typer) -> None:
             result.stop = "interrupt"
         if not as_json:
             print()
-            print(opt.speed_line(result), file=sys.stderr)
+            print(opt.speed_line(result), *opt.device_lines(session), sep="\n", file=sys.stderr)
             return
         report = session.report
         print_json(
@@ -104,6 +107,8 @@ def register(app: typer.Typer) -> None:
                 "weight_bytes": report.weight_bytes,
                 "kv_bytes": report.kv_bytes,
                 "load_seconds": report.seconds,
+                "traffic": session.traffic.plain(),
+                "stand_ins": dict(report.stand_ins),
             },
         )
 

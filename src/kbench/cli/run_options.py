@@ -22,6 +22,13 @@ Trust = Annotated[
     list[str] | None,
     typer.Option(metavar="PACKAGE", help="Run operators of this package where the rules name them; repeatable."),
 ]
+Alias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DEVICE=DEVICE",
+        help="Rehearse rules for a device that is not here: cuda:0=cpu. Everything moves as it would; repeatable.",
+    ),
+]
 Implementation = Annotated[
     str, typer.Option(help="For modules that no rule places: auto, cpu.avx2, torch, reference, ...")
 ]
@@ -53,13 +60,15 @@ def load_session(
     prefill_threads: int | None = None,
     block: Sequence[str] | None = None,
     trust: Sequence[str] | None = None,
+    alias: Sequence[str] | None = None,
 ) -> Session:
     """The session, with a progress bar while weights are packed."""
-    from kbench.engine import load_model
+    from kbench.engine import load_model, parse_alias
     from kbench.kernels import block_errors
     from kbench.kernels import implementation as known
     from kbench.rules import load_rules
 
+    devices = parse_alias(alias or ())
     default = None
     if implementation != AUTO or block:
         if implementation != AUTO:
@@ -88,6 +97,7 @@ def load_session(
             threads=threads,
             prefill_threads=prefill_threads,
             progress=advance,
+            alias=devices,
         )
 
 
@@ -125,6 +135,17 @@ def load_line(session: Session) -> str:
         f"cache {format_bytes(r.kv_bytes)} for {session.cache.capacity} tokens, "
         f"{session.threads} threads{prefill}, {implementations_used(session)}"
     )
+
+
+def device_lines(session: Session) -> list[str]:
+    """What moved between devices since loading, and what stood in for kernels of a device that is not here."""
+    lines = [
+        f"{shown(name)} needs a GPU: {stand_in} stood in for it" for name, stand_in in session.report.stand_ins.items()
+    ]
+    for entry in session.traffic.plain():
+        moved = f"{entry['calls']} times, {format_bytes(int(str(entry['bytes'])))}"
+        lines.append(f"moved {entry['what']} {entry['src']} -> {entry['dst']} {moved}")
+    return lines
 
 
 def speed_line(result: Generation) -> str:

@@ -23,21 +23,30 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Device:
-    """``cpu`` or ``cuda:N``; plain ``cuda`` is ``cuda:0``."""
+    """``cpu`` or ``cuda:N``; plain ``cuda`` is ``cuda:0``.
+
+    ``host`` counts the processes that a model is spread over, each with devices of its own: ``host1/cpu``,
+    ``host1/cuda:0``. Without it a device is that of host 0.
+    """
 
     kind: str
     index: int = 0
+    host: int = 0
 
     @classmethod
     def parse(cls, text: str, where: str = "device") -> Device:
-        """Raises UserError for anything but ``cpu``, ``cuda``, ``cuda:N``."""
-        match = re.fullmatch(r"(cpu)|cuda(?::(\d+))?", text)
+        """Raises UserError for anything but ``cpu``, ``cuda``, ``cuda:N``, and these behind ``hostN/``."""
+        match = re.fullmatch(r"(?:host(\d{1,6})/)?(?:(cpu)|cuda(?::(\d{1,6}))?)", text)
         if match is None:
-            raise UserError(f"unknown device {text!r}", where=where, accepted="cpu, cuda, cuda:N")
-        return cls("cpu") if match[1] else cls("cuda", int(match[2] or 0))
+            raise UserError(
+                f"unknown device {text!r}", where=where, accepted="cpu, cuda, cuda:N, hostN/cpu, hostN/cuda:N"
+            )
+        host = int(match[1] or 0)
+        return cls("cpu", 0, host) if match[2] else cls("cuda", int(match[3] or 0), host)
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+        name = self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+        return f"host{self.host}/{name}" if self.host else name
 
 
 CPU = Device("cpu")

@@ -2,6 +2,7 @@
 
 from .chat_template import ChatTemplate
 from .conversation import Conversation, prompt_ids
+from .devices import DeviceMap, parse_alias
 from .generate import Generation, Token, generate
 from .injected_operator import InjectedOperator
 from .kv_cache import KvCache
@@ -11,9 +12,11 @@ from .sampling import GREEDY, Sampler, SamplingParams, softmax
 from .session import LoadReport, Session, Timings
 from .tensor_loader import TensorLoader
 from .tokenizer import TextStream, Tokenizer
+from .traffic import CACHE, VALUES, WEIGHTS, Moved, Traffic
 
 __all__ = [
-    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "ChatTemplate", "Conversation", "Generation", "InjectedOperator",
-    "KvCache", "LoadReport", "OriginalModule", "Sampler", "SamplingParams", "Session", "TensorLoader", "TextStream",
-    "Timings", "Token", "Tokenizer", "generate", "load_model", "prompt_ids", "softmax",
+    "CACHE", "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "VALUES", "WEIGHTS", "ChatTemplate", "Conversation",
+    "DeviceMap", "Generation", "InjectedOperator", "KvCache", "LoadReport", "Moved", "OriginalModule", "Sampler",
+    "SamplingParams", "Session", "TensorLoader", "TextStream", "Timings", "Token", "Tokenizer", "Traffic", "generate",
+    "load_model", "parse_alias", "prompt_ids", "softmax",
 ]  # fmt: skip

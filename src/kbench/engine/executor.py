@@ -1,140 +1,268 @@
 """Executes a list of calls: runs of native calls as one program each, everything else call by call.
 
-Values live in one arena whose offsets come from ``plan_arena``; native steps address it by offset, Python
-implementations see it through numpy views. Everything is bound once, so that a step only writes token ids and a
-position::
+Values live in one arena a device, whose offsets come from ``plan_arena``; native steps address it by offset, Python
+implementations see it through views. Everything is bound once, so that a step only writes token ids and a position::
 
     calls     emb  norm  q k v  rope rope  attn  o  add  [a Python op]  norm  gate up  ...  lm_head
     segments  |------------ program 0 ------------------|   Python     |----- program 1 ----------|
+
+With several devices the segments of each go to its queue, and halves of transfers stand between them (``schedule``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import INJECTED, OpCall, Value
-from kbench.kernels import AnyArray, Cache, StepState, implementation
+from kbench.core import INJECTED, Device, OpCall
+from kbench.kernels import AnyArray, StepState, TorchCache, TorchDevice, implementation, torch_device
 from kbench.model import Arena, plan_arena
 
+from .kv_cache import KvCache
+from .machine import Machine
 from .native_run import NativeRun
 from .operator_store import Bind
+from .placed_caches import PlacedCaches, attention_devices
+from .schedule import COMPUTE, RECEIVE, SEND, Item, schedule, source_of
+from .space import ALIGNMENT, ELEMENT_BYTES, Slot, Space, TokenArray, Transfer
 from .weights import WeightStore
 
-TokenArray = npt.NDArray[np.int32]
-# A cache line, and the widest vector register: what native kernels require of the arena.
-ALIGNMENT = 64
-# float32 and int32: the only types that values have.
-_ELEMENT_BYTES = 4
-_DTYPES: dict[str, type[np.generic]] = {"f32": np.float32, "i32": np.int32}
 
+class _Step(Protocol):
+    """Something to do in a run. ``profile`` does it and returns the seconds of each of its calls."""
 
-def aligned_buffer(n_bytes: int) -> npt.NDArray[np.uint8]:
-    """``n_bytes`` of zeros that start at a multiple of the arena's alignment."""
-    raw = np.zeros(n_bytes + ALIGNMENT, np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT
-    return raw[begin : begin + n_bytes]
+    def run(self, tokens: TokenArray, position: int) -> None: ...
+
+    def profile(self, tokens: TokenArray, position: int) -> list[float]: ...
 
 
 class Executable:
-    """A list of calls bound to weights, caches and an arena, for up to ``max_tokens`` tokens a run."""
+    """A list of calls bound to weights, caches and arenas, for up to ``max_tokens`` tokens a run.
+
+    Attributes:
+        calls: those that this process runs or receives values for, in the order in which it does.
+    """
 
     def __init__(
         self,
         calls: Sequence[OpCall],
         max_tokens: int,
         weights: WeightStore,
-        caches: Mapping[int, Cache],
-        pool: Callable[[], Any],
+        cache: KvCache,
+        machine: Machine,
         *,
         keep_all: bool = False,
         bind: Bind | None = None,
     ) -> None:
-        """Binds ``calls``, each with its thread count. ``pool`` makes (once) the native thread pool, and is called only
-        where a call needs it. ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a
+        """Binds ``calls``. ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a
         run. ``bind`` finds the operators of calls that somebody else's code does."""
-        self.calls, self.max_tokens = tuple(calls), max_tokens
-        arena = _apart(calls, max_tokens) if keep_all else plan_arena(calls, max_tokens)
-        self.n_bytes = arena.n_bytes
-        self._buffer = aligned_buffer(arena.n_bytes)
-        slots = {
-            value.name: _Slot(self._buffer, arena.offsets[value.name], value)
-            for call in calls
-            for value in call.outputs
-        }
-        self._segments: list[NativeRun | _PythonCall] = []
+        self.max_tokens, self._weights, self._cache, self._machine, self._bind = (
+            max_tokens, weights, cache, machine, bind,
+        )  # fmt: skip
+        items = schedule(calls, machine.devices)
+        self.calls = tuple(item.call for item in items if item.what != SEND)
+        self._layers = attention_devices(self.calls)
+        self._slots, self._spaces = _place(items, max_tokens, machine, keep_all)
+        self.n_bytes = sum(space.n_bytes for space in self._spaces.values())
+        self._transfers: dict[int, Transfer] = {}
+        # What this process ends with, if it is the one that samples.
+        self._logits = self._slots.get("logits@cpu") or self._slots.get("logits")
+        self._items = items
+        self._queued = any(machine.devices.has_own_queue(device) for device in self._spaces)
+        self._steps = self._begin()
+
+    def _begin(self) -> list[_Step]:
+        return self.bound(self._items)
+
+    def bound(self, items: Iterable[Item]) -> list[_Step]:
+        """Steps for ``items``, whose weights are prepared."""
+        steps: list[_Step] = []
         run: list[OpCall] = []
 
         def finish() -> None:
             if run:
-                self._segments.append(NativeRun(run, max_tokens, self._buffer, arena.offsets, weights, caches, pool()))
+                device = run[0].device
+                space, caches = self._spaces[device], self._caches_on(device)
+                offsets = {name: slot.offset for name, slot in self._slots.items() if slot.space is space}
+                native = NativeRun(
+                    run, self.max_tokens, space.buffer, offsets, self._weights, caches, self._machine.pool(device)
+                )
+                steps.append(self._queue(device, native))
                 run.clear()
 
-        for call in calls:
-            if call.implementation.startswith("cpu."):
-                run.append(call)
-            else:
+        for item in items:
+            call = item.call
+            native = item.what == COMPUTE and call.implementation.startswith("cpu.")
+            if run and (not native or run[0].device != call.device):
                 finish()
-                self._segments.append(_PythonCall(call, slots, _runner(call, weights, caches, bind)))
+            if native:
+                run.append(call)
+            elif item.what == COMPUTE:
+                steps.append(self._queue(call.device, self._python_call(call)))
+            else:
+                steps.append(_Half(self._transfer(item), item.what))
         finish()
-        self._slots = slots
-        self._logits = slots["logits"]
+        return steps
+
+    def _queue(self, device: Device, step: _Step) -> _Step:
+        if not self._machine.devices.has_own_queue(device):
+            return step
+        return _Queued(self._machine.queue(device), step)
+
+    def _transfer(self, item: Item) -> Transfer:
+        if item.number not in self._transfers:
+            src, call = source_of(item.call), item.call
+            machine = self._machine
+            self._transfers[item.number] = Transfer(
+                call, item.number, self._slots, src, machine.traffic, machine.network
+            )  # fmt: skip
+        return self._transfers[item.number]
+
+    def _caches_on(self, device: Device) -> Any:
+        return self._cache.on(device) if isinstance(self._cache, PlacedCaches) else self._cache.caches
+
+    def _python_call(self, call: OpCall) -> _Step:
+        devices, caches = self._machine.devices, self._caches_on(call.device)
+        if devices.has_own_queue(call.device) and call.implementation == "torch":
+            tensors = {
+                layer: cache if isinstance(cache, TorchCache) else TorchCache.over(cache)
+                for layer, cache in caches.items()
+            }
+            item = torch_device(str(devices.physical(call.device)))
+            return _TorchCall(call, self._slots, item, self._weights.of(call), tensors)
+        return _PythonCall(call, self._slots, _runner(call, self._weights, caches, self._bind))
 
     def run(self, tokens: TokenArray, position: int) -> None:
         """One step over ``tokens``, the first of which has ``position`` tokens before it."""
-        for segment in self._segments:
-            segment.run(tokens, position)
+        self._bring(len(tokens))
+        for step in self._steps:
+            step.run(tokens, position)
+        if self._queued:
+            self._machine.drain()
 
     def profile(self, tokens: TokenArray, position: int) -> list[float]:
-        """Like ``run``; returns the seconds of each call, measured in place."""
+        """Like ``run``, but nothing runs beside something else; returns the seconds of each call, measured in place."""
+        self._bring(len(tokens))
         seconds: list[float] = []
-        for segment in self._segments:
-            seconds += segment.profile(tokens, position)
+        for step in self._steps:
+            seconds += step.profile(tokens, position)
         return seconds
+
+    def _bring(self, n_tokens: int) -> None:
+        if isinstance(self._cache, PlacedCaches):
+            self._cache.bring(self._layers, n_tokens, self._machine.traffic)
 
     def logits(self, n_tokens: int) -> npt.NDArray[np.float32]:
         """The last run's ``[rows, vocab]``: a view that the next run overwrites."""
+        assert self._logits is not None
         return self._logits.view(n_tokens)
 
     def values(self, n_tokens: int) -> dict[str, npt.NDArray[Any]]:
         """Copies of every value of the last run; meaningful with ``keep_all`` only."""
-        return {name: slot.view(n_tokens).copy() for name, slot in self._slots.items()}
+        return {name: slot.copy(n_tokens) for name, slot in self._slots.items()}
+
+
+def _place(
+    items: Sequence[Item], max_tokens: int, machine: Machine, keep_all: bool
+) -> tuple[dict[str, Slot], dict[Device, Space]]:
+    """A place for every value, in an arena for each device that makes or receives any."""
+    # A value that is sent is read on the sender's side, and made anew on the receiver's.
+    halves = [
+        dataclasses.replace(item.call, outputs=()) if item.what == SEND
+        else dataclasses.replace(item.call, inputs=()) if item.what == RECEIVE
+        else item.call
+        for item in items
+    ]  # fmt: skip
+    slots: dict[str, Slot] = {}
+    spaces: dict[Device, Space] = {}
+    for device in dict.fromkeys(call.device for call in halves if call.outputs):
+        mine = [call for call in halves if call.device == device]
+        arena = _apart(mine, max_tokens) if keep_all else plan_arena(halves, max_tokens, device)
+        queue = machine.queue(device)
+        space = spaces[device] = Space(device, machine.devices.physical(device), queue, arena.n_bytes)
+        slots |= {v.name: Slot(space, arena.offsets[v.name], v) for call in mine for v in call.outputs}
+    return slots, spaces
 
 
 def _apart(calls: Sequence[OpCall], max_tokens: int) -> Arena:
     offsets, end = {}, 0
     for value in (value for call in calls for value in call.outputs):
         offsets[value.name] = end
-        size = (1 if value.rows == "one" else max_tokens) * value.width * _ELEMENT_BYTES
+        size = (1 if value.rows == "one" else max_tokens) * value.width * ELEMENT_BYTES
         end += size + -size % ALIGNMENT
     return Arena(offsets, end)
 
 
-@dataclass(slots=True)
-class _Slot:
-    """A value's place in the arena."""
+class _Queued:
+    """A step in a device's queue."""
 
-    buffer: npt.NDArray[np.uint8]
-    offset: int
-    value: Value
+    def __init__(self, queue: Any, step: _Step) -> None:
+        self._queue, self._step = queue, step
 
-    def view(self, n_tokens: int) -> npt.NDArray[Any]:
-        rows = 1 if self.value.rows == "one" else n_tokens
-        n_bytes = rows * self.value.width * _ELEMENT_BYTES
-        flat = self.buffer[self.offset : self.offset + n_bytes].view(_DTYPES[self.value.dtype])
-        return flat.reshape(rows, self.value.width)
+    def run(self, tokens: TokenArray, position: int) -> None:
+        self._queue.submit(lambda: self._step.run(tokens, position))
+
+    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+        found: list[float] = []
+        started = time.perf_counter()
+        self._queue.submit(lambda: found.extend(self._step.profile(tokens, position)))
+        self._queue.drain()
+        # What a stream was told to do takes until it is drained.
+        return found if len(found) > 1 else [time.perf_counter() - started]
+
+
+class _Half:
+    """One half of a transfer."""
+
+    def __init__(self, transfer: Transfer, what: str) -> None:
+        self._transfer, self._what = transfer, what
+        self._do = transfer.send if what == SEND else transfer.receive
+
+    def run(self, tokens: TokenArray, position: int) -> None:
+        self._do(len(tokens))
+
+    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+        started = time.perf_counter()
+        self._do(len(tokens))
+        return [time.perf_counter() - started] if self._what == RECEIVE else []
+
+
+class _TorchCall:
+    """A call on tensors that stay on their device."""
+
+    def __init__(
+        self, call: OpCall, slots: dict[str, Slot], item: TorchDevice, prepared: Any, caches: dict[int, TorchCache]
+    ) -> None:
+        self._call, self._item, self._prepared = call, item, prepared
+        self._inputs = [slots[name] for name in call.inputs if name != "$tokens"]
+        self._outputs = [slots[value.name] for value in call.outputs]
+        self._state = StepState(np.zeros(0, np.int32), 0, caches)  # type: ignore[arg-type]
+
+    def run(self, tokens: TokenArray, position: int) -> None:
+        n_tokens = len(tokens)
+        self._state.tokens, self._state.position = tokens, position
+        inputs = [slot.tensor(n_tokens) for slot in self._inputs]
+        for slot, result in zip(
+            self._outputs, self._item.compute(self._call, self._prepared, inputs, self._state), strict=True
+        ):
+            slot.tensor(n_tokens).copy_(result)
+
+    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+        started = time.perf_counter()
+        self.run(tokens, position)
+        return [time.perf_counter() - started]
 
 
 # Runs a call on (tokens, position, inputs) and returns its outputs.
 _Runner = Callable[[TokenArray, int, Sequence[AnyArray]], Sequence[AnyArray]]
 
 
-def _runner(call: OpCall, weights: WeightStore, caches: Mapping[int, Cache], bind: Bind | None) -> _Runner:
+def _runner(call: OpCall, weights: WeightStore, caches: Any, bind: Bind | None) -> _Runner:
     if call.op == INJECTED:
         assert bind is not None
         return bind(call, caches).run
@@ -151,7 +279,7 @@ def _runner(call: OpCall, weights: WeightStore, caches: Mapping[int, Cache], bin
 class _PythonCall:
     """A call without native steps: inputs are views, outputs are copied into the arena."""
 
-    def __init__(self, call: OpCall, slots: Mapping[str, _Slot], runner: _Runner) -> None:
+    def __init__(self, call: OpCall, slots: dict[str, Slot], runner: _Runner) -> None:
         self._runner = runner
         self._inputs = [None if name == "$tokens" else slots[name] for name in call.inputs]
         self._outputs = [slots[value.name] for value in call.outputs]

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from kbench.core import (
     CPU,
-    INJECTED,
     Assignment,
     Device,
-    InvalidEnvironment,
     OpCall,
     OverBudget,
     Phase,
     Placement,
-    Problem,
     Unsupported,
     UserError,
     allowed_cpus,
@@ -29,7 +24,7 @@ from kbench.core import (
     read_cgroup,
     thread_limit,
 )
-from kbench.kernels import best, block_errors, implementation
+from kbench.kernels import block_errors
 from kbench.model import (
     ARCHITECTURES,
     ModelDescriptor,
@@ -45,10 +40,14 @@ from kbench.model import (
 from kbench.rules import RuleSet, assign
 
 from .chat_template import ChatTemplate
+from .choice import Choice
+from .devices import DeviceMap
 from .executor import Executable
 from .kv_cache import KvCache
-from .memory import available_bytes
+from .machine import Machine
+from .memory import available_bytes, device_bytes
 from .operator_store import OperatorStore
+from .placed_caches import PlacedCaches, attention_devices
 from .session import LoadReport, Session
 from .tokenizer import Tokenizer
 from .weights import Progress, WeightStore
@@ -80,6 +79,7 @@ def load_model(
     progress: Progress | None = None,
     weights: WeightStore | None = None,
     trust: Iterable[str] = (),
+    alias: Mapping[Device, Device] | None = None,
 ) -> Session:
     """Loads a GGUF file for running.
 
@@ -96,6 +96,8 @@ def load_model(
         chunk: the most tokens that one prefill step takes.
         progress: told (bytes packed, bytes to pack) after each tensor.
         weights: those of another session with the same file: what they have packed is shared, not packed again.
+        alias: devices that stand for others: ``{Device("cuda"): CPU}`` rehearses rules for a GPU without one
+            (``parse_alias`` reads ``cuda:0=cpu``).
         trust: packages whose operators the placements may name, besides those installed as such.
 
     Raises:
@@ -143,11 +145,17 @@ def load_model(
         trust = (*trust, *placements.trust)
 
     def lowered(phase: Phase, tokens: int, logits: str, assignment: Assignment = assignment) -> list[OpCall]:
-        calls = lower(descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, resolve=best_here)
-        return [_with_threads(_runnable(call), counts[phase], most_threads) for call in calls]
+        calls = lower(
+            descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, deliver=CPU, resolve=choice.best
+        )  # fmt: skip
+        return [_with_threads(choice.runnable(call), counts[phase], most_threads) for call in calls]
 
+    devices = DeviceMap(alias or {})
+    choice = Choice(devices)
     plans = [lowered(Phase.DECODE, 1, "last"), lowered(Phase.PREFILL, chunk, "last")]
-    store = WeightStore(gguf) if weights is None else weights
+    store = WeightStore(gguf, devices) if weights is None else weights
+    if store.devices != devices:
+        raise UserError("weights that were packed for other devices", where="weights", accepted="the same alias")
     operators = OperatorStore(
         descriptor,
         tree,
@@ -157,24 +165,30 @@ def load_model(
         trust=trust,
         threads=counts[Phase.DECODE],
     )
-    every_call = [call for plan in plans for call in plan]
-    workspace = plan_arena(plans[0], 1).n_bytes + plan_arena(plans[1], chunk).n_bytes
-    _check_memory(store.estimate(every_call), kv_bytes_per_token(descriptor, kv), workspace, context)
+    every_call = [call for plan in plans for call in plan if devices.is_local(call.device)]
+    here = Device("cpu", 0, devices.host)
+    homes = _homes(every_call)
+    if devices.n_hosts == 1:  # somebody's own attention keeps what it keeps in host memory
+        homes = {layer: homes.get(layer, (here,)) for layer in range(descriptor.n_layers)}
+    workspace = {device: _workspace(plans, (1, chunk), device) for device in {call.device for call in every_call}}
+    _check_memory(
+        store, every_call, homes, workspace, kv_bytes_per_token(descriptor, kv) // descriptor.n_layers, context
+    )
 
     started = time.perf_counter()
     file_bytes = store.prepare(every_call, progress)
     operators.load()
     seconds = time.perf_counter() - started
-    cache = KvCache(descriptor, context, kv)
-    pool = _pool(max(call.threads or 1 for call in every_call))
+    everywhere = len(homes) == descriptor.n_layers and all(places == (here,) for places in homes.values())
+    cache = KvCache(descriptor, context, kv) if everywhere else PlacedCaches(descriptor, context, kv, homes, devices)
+    machine = Machine(devices, max((call.threads or 1 for call in every_call), default=1))
 
     def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
         calls = lowered(phase, tokens, logits)
-        store.prepare(calls)
-        bind = operators.bind(phase)
-        return Executable(calls, tokens, store, cache.caches, pool, keep_all=keep_all, bind=bind)
+        store.prepare(call for call in calls if devices.is_local(call.device))
+        return Executable(calls, tokens, store, cache, machine, keep_all=keep_all, bind=operators.bind(phase))
 
-    report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds)
+    report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, sum(workspace.values()), seconds, choice.stand_ins)
     return Session(
         descriptor,
         tokenizer,
@@ -186,53 +200,8 @@ def load_model(
         threads=counts,
         report=report,
         operators=operators.by_module,
+        traffic=machine.traffic,
     )
-
-
-def best_here(problem: Problem, device: Device) -> str:
-    """The best implementation on ``device``; InvalidEnvironment where the machine has no such device."""
-    _check_device(device)
-    return best(problem, device)
-
-
-def _check_device(device: Device) -> None:
-    if device == CPU:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        raise InvalidEnvironment(
-            f"the rules put a module on {device}, and this machine has no CUDA device",
-            todo="run it on a machine with a GPU, or tune for this one: kbench tune MODEL --vram 0",
-        )
-    raise Unsupported(f"running modules on {device}", accepted="cpu", todo="tune with --vram 0")
-
-
-def _runnable(call: OpCall) -> OpCall:
-    """``call`` with an implementation that runs it here.
-
-    An implementation made for matrices may be named for a module that also rotates or adds; those calls go to the
-    best one. A matrix that it cannot take is an error: something slower than what was asked for would run unnoticed.
-    """
-    if call.op == INJECTED:
-        return call
-    _check_device(call.device)
-    asked = implementation(call.implementation)
-    where = f"{call.module}: {call.op}"
-    runnable = asked.runnable()
-    if not runnable.ok:
-        raise InvalidEnvironment(f"{asked.name} does not run here: {runnable.reason}", where=where)
-    supported = asked.supports(call.problem)
-    if supported.ok:
-        return call
-    replacement = best(call.problem, call.device)
-    if call.weights and call.op != "rms_norm":
-        raise Unsupported(
-            f"{asked.name} does not take {call.problem.key}: {supported.reason}",
-            where=where,
-            todo=f"use {replacement} or auto for it",
-        )
-    return _with_implementation(call, replacement)
 
 
 def _with_threads(call: OpCall, count: int, most: int) -> OpCall:
@@ -248,10 +217,6 @@ def _thread_counts(threads: int | None, prefill_threads: int | None) -> tuple[di
     counts = {Phase.DECODE: decode, Phase.PREFILL: decode if prefill_threads is None else prefill_threads}
     most = thread_limit(len(allowed_cpus()), read_cgroup(Path("/")).cpu_quota)
     return counts, max(*counts.values(), *([] if asked else [most]))
-
-
-def _with_implementation(call: OpCall, name: str) -> OpCall:
-    return dataclasses.replace(call, implementation=name)
 
 
 def _check_blocks(assignment: Mapping[str, Placement]) -> None:
@@ -276,30 +241,58 @@ def _positive(name: str, value: int, most: int) -> int:
     return value
 
 
-def _check_memory(weight_bytes: int, token_bytes: int, workspace_bytes: int, context: int) -> None:
+def _homes(calls: Iterable[OpCall]) -> dict[int, tuple[Device, ...]]:
+    """Layer -> the devices on which its attention runs."""
+    found: dict[int, dict[Device, None]] = {}
+    for call in calls:
+        for layer, device in attention_devices([call]).items():
+            found.setdefault(layer, {})[device] = None
+    return {layer: tuple(places) for layer, places in found.items()}
+
+
+def _workspace(plans: Sequence[Sequence[OpCall]], tokens: Sequence[int], device: Device) -> int:
+    return sum(plan_arena(plan, most, device).n_bytes for plan, most in zip(plans, tokens, strict=True))
+
+
+def _check_memory(
+    store: WeightStore,
+    calls: Sequence[OpCall],
+    homes: Mapping[int, Sequence[Device]],
+    workspace: Mapping[Device, int],
+    layer_bytes: int,
+    context: int,
+) -> None:
+    """Raises OverBudget where what is placed on a device does not fit into what is free there; ``layer_bytes`` is what
+    the cache takes for each token and layer. Aliases of a device share its memory."""
+    physical = store.devices.physical
+    for device in sorted({physical(call.device) for call in calls}):
+        layers = sum(physical(place) == device for places in homes.values() for place in places)
+        _check_device_memory(
+            device,
+            store.estimate(call for call in calls if physical(call.device) == device),
+            layers * layer_bytes,
+            sum(n_bytes for place, n_bytes in workspace.items() if physical(place) == device),
+            context,
+        )
+
+
+def _check_device_memory(
+    device: Device, weight_bytes: int, token_bytes: int, workspace_bytes: int, context: int
+) -> None:
     """``token_bytes``: what the cache takes for each token."""
-    fixed, free = weight_bytes + workspace_bytes + _MARGIN_BYTES, available_bytes()
+    free = available_bytes() if device == CPU else device_bytes(device)
+    fixed = weight_bytes + workspace_bytes + _MARGIN_BYTES
     needed = fixed + context * token_bytes
     if needed <= free:
         return
-    fits = (free - fixed) // token_bytes
+    fits = (free - fixed) // token_bytes if token_bytes else 0
     raise OverBudget(
         f"{format_bytes(needed - free)} short: weights {format_bytes(weight_bytes)}, cache for {context} tokens "
         f"{format_bytes(context * token_bytes)}, workspace {format_bytes(workspace_bytes)}, reserve "
         f"{format_bytes(_MARGIN_BYTES)}; {format_bytes(free)} are free",
-        where="memory",
+        where="memory" if device == CPU else f"memory of {device}",
         accepted=f"a context of at most {fits}" if fits > 0 else "",
         todo=f"use --context {fits} or less"
         if fits > 0
         else "use a smaller quantization, or free memory: without any cache it does not fit either",
     )
-
-
-def _pool(threads: int) -> Callable[[], Any]:
-    @functools.lru_cache(maxsize=1)
-    def make() -> Any:
-        from kbench.kernels import Pool
-
-        return Pool(threads)
-
-    return make

@@ -7,6 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+from kbench.core import Device
+
 
 def available_bytes(root: Path = Path("/")) -> int:
     """Bytes that can be allocated before the machine swaps or a control group kills us.
@@ -24,6 +26,13 @@ def available_bytes(root: Path = Path("/")) -> int:
             if limit is not None and usage is not None:
                 rooms.append(max(0, limit - usage + _reclaimable(folder / "memory.stat")))
     return min(rooms)
+
+
+def device_bytes(device: Device) -> int:
+    """Bytes that are free on a CUDA device."""
+    import torch
+
+    return int(torch.cuda.mem_get_info(device.index)[0])
 
 
 def _groups(root: Path) -> Iterator[Path]:

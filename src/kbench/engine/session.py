@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from .executor import Executable
 from .injected_operator import InjectedOperator
 from .kv_cache import KvCache
 from .tokenizer import Tokenizer
+from .traffic import Traffic
 from .weights import WeightStore
 
 FloatArray = npt.NDArray[np.float32]
@@ -56,13 +57,15 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What loading did: bytes of the file read, bytes that weights take now, seconds."""
+    """What loading did: bytes of the file read, bytes that weights take now, seconds; in a rehearsal of rules, the
+    implementations that only the real device has, with what stands in for each."""
 
     file_bytes: int
     weight_bytes: int
     kv_bytes: int
     workspace_bytes: int
     seconds: float
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
 
 
 class Session:
@@ -76,6 +79,7 @@ class Session:
         timings: what ``prefill`` and ``decode`` took.
         report: what loading did.
         operators: those of somebody's own, by the module that each replaces.
+        traffic: what moved between devices.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Session:
         threads: Mapping[Phase, int],
         report: LoadReport,
         operators: Mapping[str, InjectedOperator] | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes."""
         self.descriptor, self.tokenizer, self.template = descriptor, tokenizer, template
@@ -99,6 +104,7 @@ class Session:
         self.weights = weights
         self.operators = dict(operators or {})
         self.timings = Timings()
+        self.traffic = Traffic() if traffic is None else traffic
         self._build = build
         self._decode = build(Phase.DECODE, 1, "last", False)
         self._prefill = build(Phase.PREFILL, chunk, "last", False)

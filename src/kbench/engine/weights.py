@@ -10,13 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import INJECTED, OpCall, TensorInfo, quant
-from kbench.kernels import Prepared, WeightData, implementation, packing
+from kbench.kernels import (
+    Implementation,
+    Prepared,
+    TorchDevice,
+    WeightData,
+    implementation,
+    packing,
+    torch_device,
+)
 from kbench.model import GgufFile
+
+from .devices import DeviceMap
 
 # (bytes of the file that are packed, bytes to pack)
 Progress = Callable[[int, int], None]
 
-_Key = tuple[str, str, tuple[str, ...]]
+_Key = tuple[str, str, tuple[str, ...], str]
 
 # Native layouts pad rows to full panels, and widen some types' scales to whole lines: bytes packed per bytes stored,
 # at most (a row of one block).
@@ -35,14 +45,16 @@ def _key(call: OpCall) -> _Key:
     elif call.op == "mla_decompressed":
         form = call.problem.replace(tokens=1, context=1, kv="f32").key
     form = "" if native and form == "embedding" else form
-    return (packing(call.implementation, call.block), form, call.weights)
+    # Every device has its own, whatever it is an alias of; all that is the CPU's is the same.
+    home = "" if call.device.kind == "cpu" else str(call.device)
+    return (packing(call.implementation, call.block), form, call.weights, home)
 
 
 class WeightStore:
     """Packs the tensors of ``gguf`` for the calls that use them, and keeps them; sessions may share one."""
 
-    def __init__(self, gguf: GgufFile) -> None:
-        self.gguf = gguf
+    def __init__(self, gguf: GgufFile, devices: DeviceMap | None = None) -> None:
+        self.gguf, self.devices = gguf, devices or DeviceMap()
         self._prepared: dict[_Key, Prepared] = {}
 
     @property
@@ -54,7 +66,7 @@ class WeightStore:
         """One call for each packing that is not there yet, in file order: disks like to be read forwards."""
         found: dict[_Key, OpCall] = {}
         for call in calls:
-            if call.op == INJECTED:  # its operator reads what it wants
+            if call.op in (INJECTED, "transfer"):  # its operator reads what it wants
                 continue
             key = _key(call)
             if key not in self._prepared:
@@ -72,7 +84,9 @@ class WeightStore:
         calls = list(calls)
         own = dict.fromkeys(name for call in calls if call.op == INJECTED for name in call.weights)
         return sum(self.gguf.tensors[name].info.n_bytes for name in own) + sum(
-            _packed_bytes(call, self.gguf.tensors[name].info) for call in self.missing(calls) for name in call.weights
+            _packed_bytes(call, self.gguf.tensors[name].info, self._packer(call))
+            for call in self.missing(calls)
+            for name in call.weights
         )
 
     def prepare(self, calls: Iterable[OpCall], progress: Progress | None = None) -> int:
@@ -83,7 +97,7 @@ class WeightStore:
         for call in todo:
             tensors = [self.gguf.tensors[name] for name in call.weights]
             weights = [WeightData(t.info.name, t.info.quant, t.info.shape, t.raw, t.parts) for t in tensors]
-            item = implementation(call.implementation)
+            item = self._packer(call)
             self._prepared[_key(call)] = item.prepare(call.problem, weights, call.block)
             for tensor in tensors:
                 for piece in tensor.pieces:
@@ -93,6 +107,12 @@ class WeightStore:
                 progress(done, total)
         return total
 
+    def _packer(self, call: OpCall) -> Implementation:
+        """What packs for ``call``: torch by the device that it computes on."""
+        if self.devices.has_own_queue(call.device) and call.implementation == "torch":
+            return torch_device(str(self.devices.physical(call.device)))
+        return implementation(call.implementation)
+
     def of(self, call: OpCall) -> Prepared:
         """The packed weights of ``call``; they must have been prepared."""
         return self._prepared[_key(call)]
@@ -101,7 +121,7 @@ class WeightStore:
         return [self.gguf.tensors[name].info for name in names]
 
 
-def _packed_bytes(call: OpCall, info: TensorInfo) -> int:
+def _packed_bytes(call: OpCall, info: TensorInfo, packer: Implementation) -> int:
     if packing(call.implementation, call.block) == "cpu raw":
         return 0
     if call.implementation.startswith("cpu."):
@@ -115,9 +135,12 @@ def _packed_bytes(call: OpCall, info: TensorInfo) -> int:
         widened, stored = _WIDENED.get(quant_name, (1, 1))
         padded = -(-rows // _PANEL_ROWS) * _PANEL_ROWS
         return -(-count * padded * quant(quant_name).row_bytes(k) * widened // stored)
-    if call.op == "embedding":
+    device = packer if isinstance(packer, TorchDevice) and packer.place != "cpu" else None
+    if call.op == "embedding" and device is None:
         return info.n_bytes
-    return 4 * math.prod(info.shape)
+    vector = call.op == "embedding" or len(info.shape) == 1
+    wide = device is None or vector or device.accuracy(call.problem) == "f32"
+    return (4 if wide else 2) * math.prod(info.shape)
 
 
 def _drop_pages(raw: npt.NDArray[np.uint8]) -> None:

@@ -25,21 +25,23 @@ from .registry import (
     implementations,
     ladder_implementations,
     packing,
+    runnable_on,
     support,
 )
 from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
 from .support_table import DEQUANTISED, OWN, kernel_of, support_table
 from .tolerance import accuracy_of
+from .torch_baseline import TorchCache, TorchDevice, stored_tensor, torch_device
 from .version import kernel_version
 
 __all__ = [
     "DEQUANTISED", "OWN", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example", "FloatArray",
-    "Implementation", "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "Verdict", "WeightData",
-    "accuracy_of", "best", "block_errors", "candidates", "check", "dequantize", "empty_rows", "example",
-    "example_cache", "example_weights", "implementation", "implementations", "kernel_of", "kernel_version",
+    "Implementation", "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "TorchCache", "TorchDevice",
+    "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates", "check", "dequantize", "empty_rows",
+    "example", "example_cache", "example_weights", "implementation", "implementations", "kernel_of", "kernel_version",
     "ladder_implementations", "native_probes", "op_spec", "packing", "random_floats", "random_weight",
-    "rope_frequencies", "support", "support_table",
+    "rope_frequencies", "runnable_on", "stored_tensor", "support", "support_table", "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

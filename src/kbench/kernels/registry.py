@@ -116,10 +116,17 @@ def packing(name: str, block: Block) -> str:
 
 def support(item: Implementation, problem: Problem, device: Device = CPU) -> Support:
     """Whether ``item`` can run ``problem`` on ``device`` of this machine, and why not."""
-    if item.device_kind != device.kind:
-        return Support(False, f"runs on {item.device_kind}, not on {device}")
-    runnable = item.runnable()
+    runnable = runnable_on(item, device)
     return item.supports(problem) if runnable.ok else runnable
+
+
+def runnable_on(item: Implementation, device: Device) -> Support:
+    """Whether this machine can run ``item`` on ``device``: ``torch`` runs wherever torch does."""
+    if item.device_kind == device.kind:
+        return item.runnable()
+    if isinstance(item, TorchImplementation) and device.kind == "cuda" and item.runnable_on_cuda().ok:
+        return item.runnable_on_cuda()
+    return Support(False, f"runs on {item.device_kind}, not on {device}")
 
 
 def candidates(problem: Problem, device: Device = CPU) -> tuple[tuple[Implementation, Support], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kbench.core import Assignment, OpCall, Phase, Problem, UserError, Value, check_kv
+from kbench.core import Assignment, Device, OpCall, Phase, Problem, UserError, Value, check_kv
 
 from .architectures import architecture
 from .descriptor import ModelDescriptor
@@ -24,6 +24,7 @@ def lower(
     *,
     kv: str = "f16",
     logits: str = "last",
+    deliver: Device | None = None,
     resolve: Resolve,
 ) -> tuple[OpCall, ...]:
     """The calls of one step, in order.
@@ -35,6 +36,7 @@ def lower(
         logits: ``last`` makes them for the last prompt token only, ``all`` for every token; a decode batch has them
             for all its sequences. They are the value ``logits``, float32 ``[rows, vocab]``, of the last call but
             for a transfer.
+        deliver: the device where the logits are wanted, whatever makes them; None: where they were made.
         resolve: names the implementation for a problem on a device where the assignment leaves it open.
 
     Raises:
@@ -61,7 +63,7 @@ def lower(
     x = draft.rms_norm("model.norm", x, "output_norm", one=one)
     draft.linear("lm_head", x, "token_embd" if m.tied else "output", one=one, out="logits")
     inject(draft)
-    return insert_transfers(draft)
+    return insert_transfers(draft, {} if deliver is None else {"logits": deliver})
 
 
 def _layer(draft: Draft, index: int, x: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kbench.core import Device, OpCall, Problem, Value
 
 from .draft import Draft
@@ -10,12 +12,13 @@ from .draft import Draft
 COPY = "copy"
 
 
-def insert_transfers(draft: Draft) -> tuple[OpCall, ...]:
+def insert_transfers(draft: Draft, deliver: Mapping[str, Device] | None = None) -> tuple[OpCall, ...]:
     """``draft``'s calls with a ``transfer`` wherever a call reads a value on a device where it is not yet.
 
     A value is moved to a device once, whoever reads it there. A module with an ``out_device`` has its result moved
     there at once; its result is what it makes for others, not what it reads itself. The moved value ``v`` is called
-    ``v@device``; the call that moves it runs on the device that receives.
+    ``v@device``; the call that moves it runs on the device that receives. ``deliver`` names values that somebody
+    outside wants on a device.
     """
     readers: dict[str, set[str]] = {}
     for call in draft.calls:
@@ -64,4 +67,6 @@ def insert_transfers(draft: Draft) -> tuple[OpCall, ...]:
             made[value.name] = (value, call.device)
             if placement and placement.out_device and readers.get(value.name, set()) != {call.module}:
                 at(value.name, placement.out_device, call.module)
+            if deliver and value.name in deliver:
+                at(value.name, deliver[value.name], call.module)
     return tuple(calls)

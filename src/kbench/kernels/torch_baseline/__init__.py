@@ -1,5 +1,7 @@
-"""Plain torch on the CPU: what kernels of our own are compared with."""
+"""Plain torch: what kernels of our own are compared with, and what runs on a device that has none of them."""
 
-from .implementation import TorchImplementation
+from .cache import TorchCache, stored_tensor
+from .device import TorchDevice, torch_device
+from .implementation import TorchImplementation, TorchWeights
 
-__all__ = ["TorchImplementation"]
+__all__ = ["TorchCache", "TorchDevice", "TorchImplementation", "TorchWeights", "stored_tensor", "torch_device"]

@@ -19,6 +19,7 @@ from ..cache import append, decode, refusal
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import Tensor, cache_of, dequantize, expansion, route
 from ..rope import rope_frequencies
+from .cache import append as append_on_device
 
 if TYPE_CHECKING:
     import torch
@@ -63,12 +64,16 @@ def _threads(count: int) -> Iterator[None]:
 
 
 class TorchImplementation:
-    """Plain torch on the CPU. ``dtype`` is ``bf16`` or ``f32``; by default bf16 where the CPU has it natively."""
+    """Plain torch. ``dtype`` is ``bf16`` or ``f32``; by default bf16 where the CPU has it natively.
+
+    ``run`` takes and returns arrays in host memory and computes on the CPU; ``TorchDevice`` keeps them on any device.
+    """
 
     device_kind = "cpu"
 
     def __init__(self, dtype: str | None = None) -> None:
         self.name = "torch"
+        self.place = "cpu"  # torch's name of the device that weights are prepared on
         self.dtype = dtype or ("bf16" if fast_bf16() else "f32")
         self.summary = f"plain torch: F.linear on weights dequantised to {self.dtype}, scaled_dot_product_attention"
 
@@ -79,6 +84,14 @@ class TorchImplementation:
     def runnable(self) -> Support:
         # Only looked for: importing it takes seconds, and most commands never need it.
         return YES if importlib.util.find_spec("torch") is not None else Support(False, "torch is not installed")
+
+    def runnable_on_cuda(self) -> Support:
+        """Whether torch finds a CUDA device; importing torch is what it takes to know."""
+        if not self.runnable().ok:
+            return self.runnable()
+        import torch
+
+        return YES if torch.cuda.is_available() else Support(False, "torch finds no CUDA device")
 
     def supports(self, problem: Problem) -> Support:
         refused = refusal(problem)
@@ -96,7 +109,8 @@ class TorchImplementation:
         tensors = []
         for weight in weights:
             is_matrix = len(weight.shape) > 1
-            out = torch.empty(math.prod(weight.shape[1:]), weight.shape[0], dtype=low if is_matrix else torch.float32)
+            dtype = low if is_matrix else torch.float32
+            out = torch.empty(math.prod(weight.shape[1:]), weight.shape[0], dtype=dtype, device=self.place)
             raw = weight.whole.reshape(len(out), -1)
             # By slices of about 16 MB in float32: the float32 copy of a whole layer's experts would be 15 GB.
             step = max(1, (4 << 20) // weight.shape[0])
@@ -118,7 +132,7 @@ class TorchImplementation:
         with _threads(threads):
             x = [torch.from_numpy(np.ascontiguousarray(a)) for a in inputs]
             y = getattr(self, f"_{call.op}")(call, prepared.tensors, x, state)
-            return [t if isinstance(t, np.ndarray) else t.float().numpy() for t in y]
+            return [t if isinstance(t, np.ndarray) else (t if t.dtype == torch.int32 else t.float()).numpy() for t in y]
 
     def _rms_norm(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState) -> list[Any]:
         import torch
@@ -156,9 +170,10 @@ class TorchImplementation:
         import torch
 
         heads, d = call.problem.integer("heads"), call.problem.integer("d")
-        inv_freq, factor = rope_frequencies(call.attrs, d, w[0].numpy() if w else None)
-        positions = torch.arange(state.position, state.position + len(x[0]), dtype=torch.float32)
-        angles = torch.outer(positions, torch.from_numpy(inv_freq))[:, None]
+        inv_freq, factor = rope_frequencies(call.attrs, d, w[0].cpu().numpy() if w else None)
+        device = x[0].device
+        positions = torch.arange(state.position, state.position + len(x[0]), dtype=torch.float32, device=device)
+        angles = torch.outer(positions, torch.from_numpy(inv_freq).to(device))[:, None]
         cos, sin = angles.cos() * factor, angles.sin() * factor
         vectors = x[0].reshape(len(x[0]), heads, -1)
         first = call.attrs.get("part") == "first"
@@ -179,7 +194,7 @@ class TorchImplementation:
 
         mask = None
         if q.shape[1] > 1:
-            mask = torch.arange(k.shape[1])[None] <= position + torch.arange(q.shape[1])[:, None]
+            mask = ~_hidden(q.shape[1], k.shape[1], position, q.device)
         attend = torch.nn.functional.scaled_dot_product_attention
         return attend(q[None], k[None], v[None], attn_mask=mask, scale=scale, **options)[0]
 
@@ -207,7 +222,7 @@ class TorchImplementation:
         # All heads share one latent: as extra rows of one head's matrix product rather than `heads` copies of it.
         scores = (q.reshape(-1, q.shape[-1]) @ latent[0].T).reshape(heads, tokens, -1) * scale
         if tokens > 1:
-            scores.masked_fill_(_hidden(tokens, scores.shape[-1], state.position), -math.inf)
+            scores.masked_fill_(_hidden(tokens, scores.shape[-1], state.position, scores.device), -math.inf)
         y = scores.softmax(dim=-1).reshape(heads * tokens, -1) @ latent[0, :, :kv_lora]
         return [y.reshape(heads, tokens, kv_lora).transpose(0, 1).reshape(tokens, heads * kv_lora)]
 
@@ -247,7 +262,7 @@ class TorchImplementation:
         self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState
     ) -> list[Any]:
         values, ids = x[0].topk(call.problem.integer("top_k"))
-        return [ids.int().numpy(), values]
+        return [ids.int(), values]
 
     def _transfer(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         return [x[0].clone()]
@@ -270,7 +285,7 @@ class TorchImplementation:
         gate, up, down = w
         hidden, ids, scores = x[0].to(gate.dtype), x[1], x[2]
         y = torch.zeros_like(x[0])
-        for expert in np.unique(ids.numpy()).tolist():
+        for expert in torch.unique(ids).tolist():
             token, slot = (ids == expert).nonzero(as_tuple=True)
             rows = hidden[token]
             out = linear(silu(linear(rows, gate[expert])).mul_(linear(rows, up[expert])), down[expert])
@@ -278,17 +293,20 @@ class TorchImplementation:
         return [y]
 
 
-def _hidden(tokens: int, cached: int, position: int) -> torch.Tensor:
+def _hidden(tokens: int, cached: int, position: int, device: torch.device) -> torch.Tensor:
     """True where a key lies in a query's future: ``[tokens, cached]``."""
     import torch
 
-    return torch.arange(cached)[None] > position + torch.arange(tokens)[:, None]
+    keys, queries = torch.arange(cached, device=device), torch.arange(tokens, device=device)
+    return keys[None] > position + queries[:, None]
 
 
-def _append(stored: AnyArray, kv: str, position: int, rows: torch.Tensor) -> torch.Tensor:
+def _append(stored: AnyArray | torch.Tensor, kv: str, position: int, rows: torch.Tensor) -> torch.Tensor:
     """Writes ``rows [heads, tokens, width]`` into the cache; the filled part of it in float32."""
     import torch
 
+    if isinstance(stored, torch.Tensor):
+        return append_on_device(stored, kv, position, rows)
     append(stored, kv, position, rows.numpy())
     filled = stored[:, : position + rows.shape[1]]
     if kv == "bf16":

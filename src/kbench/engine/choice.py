@@ -1,0 +1,77 @@
+"""Which implementation runs a call on a device of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kbench.core import AUTO, INJECTED, Device, InvalidEnvironment, OpCall, Problem, Unsupported
+from kbench.kernels import best, implementation, runnable_on
+
+from .devices import DeviceMap
+
+# Kernels that only a GPU has: on a device that is an alias of the CPU something of the CPU's stands in for them.
+_GPU_ONLY = ("marlin", "triton")
+
+
+class Choice:
+    """Chooses for the devices of ``devices``.
+
+    Attributes:
+        stand_ins: implementations that a rehearsal replaces, with what stands in for them.
+    """
+
+    def __init__(self, devices: DeviceMap) -> None:
+        self.devices = devices
+        self.stand_ins: dict[str, str] = {}
+
+    def best(self, problem: Problem, device: Device) -> str:
+        """The best implementation on ``device``; of another host's device, that is for it to say.
+
+        Raises:
+            InvalidEnvironment: the machine has no such device.
+        """
+        self.devices.check(device)
+        return best(problem, self.devices.physical(device)) if self.devices.is_local(device) else AUTO
+
+    def runnable(self, call: OpCall) -> OpCall:
+        """``call`` with an implementation that runs it here.
+
+        An implementation made for matrices may be named for a module that also rotates or adds; those calls go to the
+        best one. A matrix that it cannot take is an error: something slower than what was asked for would run
+        unnoticed.
+
+        Raises:
+            InvalidEnvironment: a device or an implementation that this machine does not have.
+            Unsupported: a matrix that the implementation does not take.
+        """
+        self.devices.check(call.device)
+        if call.op == "transfer":
+            self.devices.check(Device.parse(call.problem.text("src")))
+        if call.op == "transfer" or not self.devices.is_local(call.device):
+            return call
+        physical, where = self.devices.physical(call.device), f"{call.module}: {call.op}"
+        if call.op == INJECTED:
+            if physical.kind != "cpu":
+                raise Unsupported(f"operators of your own on {call.device}", where=where, accepted="cpu")
+            return call
+        if call.implementation in _GPU_ONLY and call.device.kind != "cpu":
+            if physical.kind != "cpu":
+                raise Unsupported(f"{call.implementation} kernels", where=where, accepted="torch, auto")
+            stand_in = best(call.problem, physical)
+            self.stand_ins[call.implementation] = stand_in
+            return dataclasses.replace(call, implementation=stand_in)
+        asked = implementation(call.implementation)
+        runnable = runnable_on(asked, physical)
+        if not runnable.ok:
+            raise InvalidEnvironment(f"{asked.name} does not run here: {runnable.reason}", where=where)
+        supported = asked.supports(call.problem)
+        if supported.ok:
+            return call
+        replacement = best(call.problem, physical)
+        if call.weights and call.op != "rms_norm":
+            raise Unsupported(
+                f"{asked.name} does not take {call.problem.key}: {supported.reason}",
+                where=where,
+                todo=f"use {replacement} or auto for it",
+            )
+        return dataclasses.replace(call, implementation=replacement)

@@ -1,0 +1,88 @@
+"""Caches as torch tensors, on any device: the same bytes and the same rounding as ``kernels.cache``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kbench.core import UserError
+
+from ..cache import Cache, Stored, stored_shape
+
+if TYPE_CHECKING:
+    import torch
+
+# A q8_0 block: a float16 scale, 32 int8.
+_BLOCK, _BLOCK_BYTES = 32, 34
+
+
+@dataclass(slots=True)
+class TorchCache:
+    """A ``Cache`` whose ``k`` and ``v`` are torch tensors of the same shapes (bf16 as bfloat16, q8_0 as uint8)."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    kv: str
+
+    @classmethod
+    def empty(cls, kv: str, heads: int, capacity: int, k: int, v: int, place: str) -> TorchCache:
+        """Zeros on torch device ``place``, for ``capacity`` vectors of ``k`` and ``v`` elements in each head."""
+        import torch
+
+        dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "q8_0": torch.uint8}[kv]
+        made = [torch.zeros(stored_shape(kv, heads, capacity, d), dtype=dtype, device=place) for d in (k, v)]
+        return cls(made[0], made[1], kv)
+
+    @classmethod
+    def over(cls, cache: Cache) -> TorchCache:
+        """The same memory as ``cache``."""
+        return cls(stored_tensor(cache.k), stored_tensor(cache.v), cache.kv)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.k, self.v))
+
+
+def stored_tensor(stored: Stored) -> torch.Tensor:
+    """A numpy cache's array as a torch tensor over the same memory."""
+    import torch
+
+    if stored.dtype == np.uint16:
+        return torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(stored)
+
+
+def append(stored: torch.Tensor, kv: str, position: int, rows: torch.Tensor) -> torch.Tensor:
+    """Writes ``rows [heads, tokens, width]`` behind ``position`` tokens; the filled part of the cache in float32.
+
+    Raises:
+        UserError: they do not fit.
+    """
+    end = position + rows.shape[1]
+    if end > stored.shape[1]:
+        raise UserError(f"{end} tokens in a cache of {stored.shape[1]}", where="attention", todo="ask for more context")
+    stored[:, position:end] = _encode(rows) if kv == "q8_0" else rows.to(stored.dtype)
+    filled = stored[:, :end]
+    return _decode(filled) if kv == "q8_0" else filled.float()
+
+
+def _encode(rows: torch.Tensor) -> torch.Tensor:
+    """Q8_0 as GGML defines it: scale = largest magnitude / 127, quants to nearest with halves away from zero."""
+    import torch
+
+    blocks = rows.float().reshape(*rows.shape[:-1], -1, _BLOCK)
+    scale = blocks.abs().amax(dim=-1, keepdim=True) / 127
+    scaled = blocks * torch.where(scale == 0, 0.0, 1 / scale)
+    floor = scaled.abs().floor()
+    quants = (scaled.sign() * (floor + (2 * (scaled.abs() - floor)).floor())).to(torch.int8)
+    return torch.cat([scale.half().view(torch.uint8), quants.view(torch.uint8)], dim=-1).flatten(-2)
+
+
+def _decode(stored: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    blocks = stored.reshape(*stored.shape[:-1], -1, _BLOCK_BYTES)
+    scale = blocks[..., :2].contiguous().view(torch.float16).float()
+    return (blocks[..., 2:].contiguous().view(torch.int8).float() * scale).flatten(-2)

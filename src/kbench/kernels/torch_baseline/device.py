@@ -1,0 +1,76 @@
+"""``torch`` on a device of its own: weights, caches and values stay there; nothing but torch calls in between."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kbench.core import Block, OpCall, Problem
+
+from ..implementation import Prepared, StepState, WeightData
+from ..reference import Tensor
+from .implementation import TorchImplementation, TorchWeights
+from .route import route
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TorchDevice(TorchImplementation):
+    """The calls of ``torch`` on tensors that lie on torch device ``place`` (``cuda:1``, or ``cpu``).
+
+    ``dtype`` as for ``TorchImplementation``; by default bf16 on CUDA: tensor cores multiply it natively.
+    """
+
+    def __init__(self, place: str, dtype: str | None = None) -> None:
+        super().__init__(dtype or ("bf16" if place.startswith("cuda") else None))
+        self.place = place
+
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
+        """As tensors on the device; an embedding too, in float32, unless that is the host's own memory."""
+        if problem.op != "embedding" or self.place == "cpu":
+            return super().prepare(problem, weights, block)
+        import torch
+
+        rows = Tensor(weights[0], keep=False)
+        out = torch.empty(weights[0].shape[::-1], dtype=torch.float32, device=self.place)
+        step = max(1, (4 << 20) // weights[0].shape[0])
+        for start in range(0, len(out), step):
+            ids = range(start, min(start + step, len(out)))
+            out[start : start + step] = torch.from_numpy(rows.rows(ids))
+        return TorchWeights((out,))
+
+    def compute(
+        self, call: OpCall, prepared: Prepared, inputs: Sequence[torch.Tensor], state: StepState
+    ) -> list[torch.Tensor]:
+        """One call's outputs, float32 (ids int32), on the device; ``state.caches`` hold ``TorchCache`` of the device.
+
+        On CUDA it is queued on the current stream, and values that decide what is queued (which experts) are waited
+        for.
+        """
+        import torch
+
+        assert isinstance(prepared, TorchWeights)
+        with torch.inference_mode():
+            if call.op == "embedding":
+                (rows,) = prepared.tensors
+                if isinstance(rows, Tensor):
+                    return [torch.from_numpy(rows.rows(state.tokens))]
+                return [rows[torch.from_numpy(state.tokens).to(self.place)]]
+            y: list[Any] = getattr(self, f"_{call.op}")(call, prepared.tensors, inputs, state)
+            return [t if t.dtype == torch.int32 else t.float() for t in y]
+
+    def _moe_router(
+        self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState
+    ) -> list[Any]:
+        import torch
+
+        logits = torch.nn.functional.linear(x[0], w[0].float())
+        return list(route(logits, call.problem.integer("top_k"), call.attrs, w[1].reshape(-1) if len(w) > 1 else None))
+
+
+@functools.lru_cache(maxsize=32)
+def torch_device(place: str) -> TorchDevice:
+    """The one for torch device ``place``."""
+    return TorchDevice(place)
