@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,7 +64,7 @@ def load_session(
     alias: Sequence[str] | None = None,
 ) -> Session:
     """The session, with a progress bar while weights are packed."""
-    from kbench.engine import load_model, parse_alias
+    from kbench.engine import join_hosts, load_model, parse_alias, serve_host
     from kbench.kernels import block_errors
     from kbench.kernels import implementation as known
     from kbench.rules import load_rules
@@ -88,17 +89,23 @@ def load_session(
             what = f"packing weights, {speed:.2f} GB/s (MiB)"
             bar.update(task, completed=done >> 20, total=whole >> 20, description=what)
 
-        return load_model(
-            model,
-            placements,
-            default=default,
-            context=context,
-            kv=kv,
-            threads=threads,
-            prefill_threads=prefill_threads,
-            progress=advance,
-            alias=devices,
-        )
+        options: dict[str, Any] = {
+            "default": default,
+            "context": context,
+            "kv": kv,
+            "threads": threads,
+            "prefill_threads": prefill_threads,
+            "progress": advance,
+            "alias": devices,
+        }
+        group = join_hosts()
+        if group is None:
+            return load_model(model, placements, **options)
+        if not group.host:
+            atexit.register(group.close)
+            return load_model(model, placements, group=group, **options)
+    serve_host(model, placements, group, **options)
+    raise typer.Exit
 
 
 def _setting(text: str) -> tuple[str, int | str]:
@@ -121,7 +128,7 @@ def sampling(
 
 def implementations_used(session: Session) -> str:
     """The implementations that decode runs on, e.g. ``cpu.avx2``."""
-    return ", ".join(dict.fromkeys(call.implementation for call in session.decode_calls))
+    return ", ".join(dict.fromkeys(call.implementation for call in session.decode_calls if call.op != "transfer"))
 
 
 def load_line(session: Session) -> str:

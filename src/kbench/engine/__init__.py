@@ -6,8 +6,9 @@ from .devices import DeviceMap, parse_alias
 from .generate import Generation, Token, generate
 from .injected_operator import InjectedOperator
 from .kv_cache import KvCache
-from .loader import DEFAULT_CHUNK, DEFAULT_CONTEXT, load_model
+from .loader import DEFAULT_CHUNK, DEFAULT_CONTEXT, load_model, serve_host
 from .original_module import OriginalModule
+from .pipeline import HostGroup, join_hosts
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
 from .session import LoadReport, Session, Timings
 from .tensor_loader import TensorLoader
@@ -15,8 +16,36 @@ from .tokenizer import TextStream, Tokenizer
 from .traffic import CACHE, VALUES, WEIGHTS, Moved, Traffic
 
 __all__ = [
-    "CACHE", "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "GREEDY", "VALUES", "WEIGHTS", "ChatTemplate", "Conversation",
-    "DeviceMap", "Generation", "InjectedOperator", "KvCache", "LoadReport", "Moved", "OriginalModule", "Sampler",
-    "SamplingParams", "Session", "TensorLoader", "TextStream", "Timings", "Token", "Tokenizer", "Traffic", "generate",
-    "load_model", "parse_alias", "prompt_ids", "softmax",
+    "CACHE",
+    "DEFAULT_CHUNK",
+    "DEFAULT_CONTEXT",
+    "GREEDY",
+    "VALUES",
+    "WEIGHTS",
+    "ChatTemplate",
+    "Conversation",
+    "DeviceMap",
+    "Generation",
+    "HostGroup",
+    "InjectedOperator",
+    "KvCache",
+    "LoadReport",
+    "Moved",
+    "OriginalModule",
+    "Sampler",
+    "SamplingParams",
+    "Session",
+    "TensorLoader",
+    "TextStream",
+    "Timings",
+    "Token",
+    "Tokenizer",
+    "Traffic",
+    "generate",
+    "join_hosts",
+    "load_model",
+    "parse_alias",
+    "prompt_ids",
+    "serve_host",
+    "softmax",
 ]  # fmt: skip

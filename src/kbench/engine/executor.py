@@ -27,6 +27,7 @@ from .kv_cache import KvCache
 from .machine import Machine
 from .native_run import NativeRun
 from .operator_store import Bind
+from .pipeline import digest
 from .placed_caches import PlacedCaches, attention_devices
 from .schedule import COMPUTE, RECEIVE, SEND, Item, schedule, source_of
 from .space import ALIGNMENT, ELEMENT_BYTES, Slot, Space, TokenArray, Transfer
@@ -58,12 +59,16 @@ class Executable:
         *,
         keep_all: bool = False,
         bind: Bind | None = None,
+        announce: Callable[[TokenArray, int], None] | None = None,
     ) -> None:
         """Binds ``calls``. ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a
-        run. ``bind`` finds the operators of calls that somebody else's code does."""
+        run. ``bind`` finds the operators of calls that somebody else's code does. ``announce`` is called before each
+        run: it has the other hosts run their part."""
         self.max_tokens, self._weights, self._cache, self._machine, self._bind = (
             max_tokens, weights, cache, machine, bind,
         )  # fmt: skip
+        self.digest = digest(calls) if machine.devices.n_hosts > 1 else 0
+        self._announce = announce
         items = schedule(calls, machine.devices)
         self.calls = tuple(item.call for item in items if item.what != SEND)
         self._layers = attention_devices(self.calls)
@@ -72,15 +77,10 @@ class Executable:
         self._transfers: dict[int, Transfer] = {}
         # What this process ends with, if it is the one that samples.
         self._logits = self._slots.get("logits@cpu") or self._slots.get("logits")
-        self._items = items
         self._queued = any(machine.devices.has_own_queue(device) for device in self._spaces)
-        self._steps = self._begin()
+        self._steps = self._bound(items)
 
-    def _begin(self) -> list[_Step]:
-        return self.bound(self._items)
-
-    def bound(self, items: Iterable[Item]) -> list[_Step]:
-        """Steps for ``items``, whose weights are prepared."""
+    def _bound(self, items: Iterable[Item]) -> list[_Step]:
         steps: list[_Step] = []
         run: list[OpCall] = []
 
@@ -139,23 +139,29 @@ class Executable:
 
     def run(self, tokens: TokenArray, position: int) -> None:
         """One step over ``tokens``, the first of which has ``position`` tokens before it."""
-        self._bring(len(tokens))
+        self._begin_step(tokens, position)
         for step in self._steps:
             step.run(tokens, position)
         if self._queued:
             self._machine.drain()
+        if self._machine.network is not None:
+            self._machine.network.finish()
 
     def profile(self, tokens: TokenArray, position: int) -> list[float]:
         """Like ``run``, but nothing runs beside something else; returns the seconds of each call, measured in place."""
-        self._bring(len(tokens))
+        self._begin_step(tokens, position)
         seconds: list[float] = []
         for step in self._steps:
             seconds += step.profile(tokens, position)
+        if self._machine.network is not None:
+            self._machine.network.finish()
         return seconds
 
-    def _bring(self, n_tokens: int) -> None:
+    def _begin_step(self, tokens: TokenArray, position: int) -> None:
+        if self._announce is not None:
+            self._announce(tokens, position)
         if isinstance(self._cache, PlacedCaches):
-            self._cache.bring(self._layers, n_tokens, self._machine.traffic)
+            self._cache.bring(self._layers, len(tokens), self._machine.traffic)
 
     def logits(self, n_tokens: int) -> npt.NDArray[np.float32]:
         """The last run's ``[rows, vocab]``: a view that the next run overwrites."""

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kbench.core import (
     CPU,
@@ -47,6 +48,7 @@ from .kv_cache import KvCache
 from .machine import Machine
 from .memory import available_bytes, device_bytes
 from .operator_store import OperatorStore
+from .pipeline import HostGroup
 from .placed_caches import PlacedCaches, attention_devices
 from .session import LoadReport, Session
 from .tokenizer import Tokenizer
@@ -80,6 +82,7 @@ def load_model(
     weights: WeightStore | None = None,
     trust: Iterable[str] = (),
     alias: Mapping[Device, Device] | None = None,
+    group: HostGroup | None = None,
 ) -> Session:
     """Loads a GGUF file for running.
 
@@ -98,6 +101,7 @@ def load_model(
         weights: those of another session with the same file: what they have packed is shared, not packed again.
         alias: devices that stand for others: ``{Device("cuda"): CPU}`` rehearses rules for a GPU without one
             (``parse_alias`` reads ``cuda:0=cpu``).
+        group: the processes that the model is spread over, of which this is host 0; the others call ``serve_host``.
         trust: packages whose operators the placements may name, besides those installed as such.
 
     Raises:
@@ -106,6 +110,49 @@ def load_model(
         OverBudget: weights, cache and workspace exceed the memory that is free; by how much, and the largest context
             that fits. Nothing was loaded.
     """
+    session = _load(
+        path,
+        placements,
+        default=default,
+        context=context,
+        kv=kv,
+        threads=threads,
+        prefill_threads=prefill_threads,
+        chunk=chunk,
+        progress=progress,
+        weights=weights,
+        trust=trust,
+        alias=alias,
+        group=group,
+    )
+    assert session is not None  # this is host 0
+    return session
+
+
+def serve_host(
+    path: Path | str, placements: RuleSet | Mapping[str, Placement] | None, group: HostGroup, **options: Any
+) -> None:
+    """Runs this host's part of a model until host 0, which called ``load_model`` with the same arguments, closes
+    ``group``. Errors as for ``load_model``; UserError where host 0 has another model, other rules or options."""
+    _load(path, placements, group=group, **options)
+
+
+def _load(
+    path: Path | str,
+    placements: RuleSet | Mapping[str, Placement] | None = None,
+    *,
+    default: Placement | None = None,
+    context: int | None = None,
+    kv: str = "f16",
+    threads: int | None = None,
+    prefill_threads: int | None = None,
+    chunk: int = DEFAULT_CHUNK,
+    progress: Progress | None = None,
+    weights: WeightStore | None = None,
+    trust: Iterable[str] = (),
+    alias: Mapping[Device, Device] | None = None,
+    group: HostGroup | None = None,
+) -> Session | None:
     check_kv(kv, where="kv")
     if not Path(path).exists() and str(path).lower() in embedded_names():
         raise UserError(
@@ -150,7 +197,7 @@ def load_model(
         )  # fmt: skip
         return [_with_threads(choice.runnable(call), counts[phase], most_threads) for call in calls]
 
-    devices = DeviceMap(alias or {})
+    devices = DeviceMap(alias or {}) if group is None else DeviceMap(alias or {}, group.host, group.n_hosts)
     choice = Choice(devices)
     plans = [lowered(Phase.DECODE, 1, "last"), lowered(Phase.PREFILL, chunk, "last")]
     store = WeightStore(gguf, devices) if weights is None else weights
@@ -181,12 +228,19 @@ def load_model(
     seconds = time.perf_counter() - started
     everywhere = len(homes) == descriptor.n_layers and all(places == (here,) for places in homes.values())
     cache = KvCache(descriptor, context, kv) if everywhere else PlacedCaches(descriptor, context, kv, homes, devices)
-    machine = Machine(devices, max((call.threads or 1 for call in every_call), default=1))
+    machine = Machine(devices, max((call.threads or 1 for call in every_call), default=1), group)
 
     def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
         calls = lowered(phase, tokens, logits)
         store.prepare(call for call in calls if devices.is_local(call.device))
-        return Executable(calls, tokens, store, cache, machine, keep_all=keep_all, bind=operators.bind(phase))
+        leads = group is not None and not group.host
+        announce = group.announce(phase, tokens, logits, keep_all, calls) if group is not None and leads else None
+        bind = operators.bind(phase)
+        return Executable(calls, tokens, store, cache, machine, keep_all=keep_all, bind=bind, announce=announce)
+
+    if group is not None and group.host:
+        group.serve(build, cache)
+        return None
 
     report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, sum(workspace.values()), seconds, choice.stand_ins)
     return Session(

@@ -100,6 +100,9 @@ class Network(Protocol):
     def receive(self, array: npt.NDArray[Any], host: int, tag: int) -> None:
         """Returns once ``array`` is filled."""
 
+    def finish(self) -> None:
+        """Returns once everything that was sent has left."""
+
 
 class Transfer:
     """A transfer of which this process does one half or both."""

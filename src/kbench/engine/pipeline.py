@@ -1,0 +1,167 @@
+"""A model over several processes: each runs the modules of its own devices, and activations cross.
+
+Rules name the process in front of the device: ``host1/cuda:0``, ``host1/cpu``; a device without one is host 0's. Every
+process reads the same file and the same rules, lowers the same calls, and loads the weights of its own alone. Host 0
+has the conversation: before each step it tells the others which program to run on which tokens::
+
+    host 0   tell │ embedding, layers 0..n │ send x ────────┐                     ┌─> logits, sampling
+    host 1        │                        │ wait for tell  └─> layers n.., norm, lm_head │ send logits
+
+The launcher's variables are torchrun's: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``. Messages go by
+gloo, in host memory. Nothing is encrypted or authenticated: a network of one's own.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbench.core import InvalidEnvironment, OpCall, Phase, UserError
+
+from .kv_cache import KvCache
+
+TokenArray = npt.NDArray[np.int32]
+_BUILD, _RUN, _STOP = 1, 2, 3
+# command, and four numbers that it needs
+_HEADER = 5
+_PHASES, _LOGITS = tuple(Phase), ("last", "all")
+# Somebody may think for a while before the next message; a host that died is noticed at once.
+_PATIENCE = datetime.timedelta(days=7)
+
+Build = Callable[[Phase, int, str, bool], Any]
+
+
+def digest(calls: Sequence[OpCall]) -> int:
+    """A number that is the same in processes that lowered the same calls, whatever runs them."""
+    text = repr([(call.op, call.problem.key, str(call.device), call.inputs, call.weights) for call in calls])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+
+
+class HostGroup:
+    """The processes of a pipeline. ``host`` is this one, of ``n_hosts``."""
+
+    def __init__(self, host: int, n_hosts: int) -> None:
+        """Meets the others, at ``MASTER_ADDR`` and ``MASTER_PORT``.
+
+        Raises:
+            InvalidEnvironment: they cannot be reached.
+        """
+        import torch.distributed as dist
+
+        self.host, self.n_hosts, self._dist, self._open = host, n_hosts, dist, True
+        self._sending: list[tuple[Any, Any]] = []
+        self._n_programs = 0
+        try:
+            dist.init_process_group("gloo", rank=host, world_size=n_hosts, timeout=_PATIENCE)
+        except (RuntimeError, ValueError) as error:
+            raise InvalidEnvironment(
+                f"the other hosts cannot be reached: {str(error).splitlines()[0]}",
+                where="MASTER_ADDR, MASTER_PORT",
+                todo="start one process a host, e.g. torchrun --nproc-per-node 2 --no-python kbench generate ...",
+            ) from None
+
+    def send(self, array: npt.NDArray[Any], host: int, tag: int) -> None:
+        import torch
+
+        message = torch.from_numpy(np.ascontiguousarray(array))
+        self._sending.append((self._dist.isend(message, host, tag=tag), message))
+
+    def receive(self, array: npt.NDArray[Any], host: int, tag: int) -> None:
+        import torch
+
+        self._dist.recv(torch.from_numpy(array), host, tag=tag)
+
+    def finish(self) -> None:
+        """Returns once everything that was sent has left."""
+        for handle, _ in self._sending:
+            handle.wait()
+        self._sending.clear()
+
+    def announce(
+        self, phase: Phase, tokens: int, logits: str, keep_all: bool, calls: Sequence[OpCall]
+    ) -> Callable[[TokenArray, int], None]:
+        """Host 0: has the others build a program; returns what has them run it."""
+        number, self._n_programs = self._n_programs, self._n_programs + 1
+        kind = _PHASES.index(phase) + 2 * _LOGITS.index(logits) + 4 * keep_all
+        self._tell(_BUILD, kind, tokens, digest(calls))
+
+        def run(ids: TokenArray, position: int) -> None:
+            self._tell(_RUN, number, position, len(ids))
+            self._broadcast(ids.copy())
+
+        return run
+
+    def close(self) -> None:
+        """Host 0: ends the others' ``serve``. Leaves the group."""
+        if self._open:
+            self._open = False
+            if not self.host:
+                self._tell(_STOP, 0, 0, 0)
+            self._dist.destroy_process_group()
+
+    def _tell(self, command: int, *numbers: int) -> None:
+        self._broadcast(np.array([command, *numbers, 0], np.int64))
+
+    def _broadcast(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        import torch
+
+        self._dist.broadcast(torch.from_numpy(array), 0)
+        return array
+
+    def serve(self, build: Build, cache: KvCache) -> None:
+        """Other hosts: does what host 0 says until it closes the group.
+
+        Raises:
+            UserError: host 0 has another model, or other rules or options.
+        """
+        programs: list[Any] = []
+        while True:
+            command, first, second, third, _ = self._broadcast(np.zeros(_HEADER, np.int64)).tolist()
+            if command == _STOP:
+                break
+            if command == _BUILD:
+                phase, logits, keep_all = _PHASES[first % 2], _LOGITS[first // 2 % 2], bool(first // 4)
+                programs.append(build(phase, second, logits, keep_all))
+                if programs[-1].digest != third:
+                    raise UserError(
+                        f"host {self.host} would run another model than host 0",
+                        accepted="the same file, rules and options on every host",
+                    )
+                continue
+            ids = self._broadcast(np.zeros(third, np.int32))
+            if second < cache.position:
+                cache.truncate(second)
+            cache.position = second
+            programs[first].run(ids, second)
+            cache.position = second + third
+        self._open = False
+        self._dist.destroy_process_group()
+
+
+def join_hosts(environment: Mapping[str, str] = os.environ) -> HostGroup | None:
+    """The group that a launcher started this process in; None where it started alone.
+
+    Raises:
+        UserError, InvalidEnvironment: variables that make no sense; others that cannot be reached.
+    """
+    numbers = {}
+    for name in ("RANK", "WORLD_SIZE"):
+        text = environment.get(name, "0" if name == "RANK" else "1")
+        if not (text.isascii() and text.isdecimal() and len(text) < 7):
+            raise UserError(f"{text!r}", where=name, accepted="a whole number")
+        numbers[name] = int(text)
+    host, n_hosts = numbers["RANK"], numbers["WORLD_SIZE"]
+    if n_hosts < 2:
+        return None
+    if host >= n_hosts:
+        raise UserError(f"{host}", where="RANK", accepted=f"0..{n_hosts - 1}")
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
+    if missing:
+        raise UserError("not set", where=", ".join(missing), accepted="where host 0 listens, e.g. 127.0.0.1 and 29500")
+    return HostGroup(host, n_hosts)
