@@ -12,7 +12,7 @@ import pytest
 from tiny_models import make_tiny
 
 from kbench.core import CPU, Assignment, Device, InvalidEnvironment, Phase, Placement, UserError, kv_bytes
-from kbench.engine import CACHE, GREEDY, VALUES, DeviceMap, Session, generate, load_model, parse_alias
+from kbench.engine import CACHE, GREEDY, VALUES, WEIGHTS, DeviceMap, Session, generate, load_model, parse_alias
 from kbench.engine.queues import ThreadQueue
 from kbench.engine.schedule import COMPUTE, schedule
 from kbench.model import build_tree, describe_gguf, lower, open_gguf, synthesize
@@ -245,3 +245,40 @@ def test_a_host_that_is_not_there(deepseek_path: Path) -> None:
 @pytest.mark.parametrize("text", ["cpu", "cuda:3", "host1/cpu", "host12/cuda:1"])
 def test_devices_are_spelled_as_they_are_read(text: str) -> None:
     assert str(Device.parse(text)) == text
+
+
+def test_a_long_prompt_prefills_layer_by_layer(path: Path, tmp_path: Path) -> None:
+    """Weights that only prefill has on the device are there one layer at a time; a short prompt runs as decode does."""
+
+    def apart(a: np.ndarray, b: np.ndarray) -> float:
+        return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+    def rules(threshold: int) -> Any:
+        file = tmp_path / f"{threshold}.yaml"
+        file.write_text(
+            "kbench: 1\nrules:\n"
+            "- match: {name: '^model$'}\n"
+            f"  replace: {{class: Model, kwargs: {{per_layer_prefill_intput_threshold: {threshold}}}}}\n"
+            "- match: {name: '^model\\.layers.*\\.mlp'}\n"
+            "  replace: {kwargs: {generate_device: cpu, generate_op: torch, prefill_device: 'cuda:0',\n"
+            "            prefill_op: torch}}\n"
+        )
+        return load_rules(file)
+
+    options: dict[str, Any] = {"kv": "f32", "context": 64, "chunk": 16, "threads": 1, "alias": ALIAS}
+    options["default"] = both(CPU)
+    right, twice = (load_model(path, given, **options) for given in (rules(64), rules(0)))
+    session = load_model(path, rules(8), **options)
+    resident = session.weights.n_bytes
+    assert resident == right.weights.n_bytes
+    for _ in range(2):
+        for prompt, long in ((PROMPT, True), (PROMPT[:8], False)):
+            session.reset()
+            right.reset()
+            session.traffic.clear()
+            assert apart(session.prefill(prompt), right.prefill(prompt)) < 1e-4
+            assert apart(session.decode(3), right.decode(3)) < 1e-4
+            brought = twice.weights.n_bytes - resident if long else 0
+            assert session.traffic.n_bytes(WEIGHTS) == brought
+            assert (session.traffic.n_bytes(VALUES) > 0) == long
+            assert session.weights.n_bytes == resident

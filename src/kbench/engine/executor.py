@@ -34,7 +34,7 @@ from .space import ALIGNMENT, ELEMENT_BYTES, Slot, Space, TokenArray, Transfer
 from .weights import WeightStore
 
 
-class _Step(Protocol):
+class Step(Protocol):
     """Something to do in a run. ``profile`` does it and returns the seconds of each of its calls."""
 
     def run(self, tokens: TokenArray, position: int) -> None: ...
@@ -80,8 +80,8 @@ class Executable:
         self._queued = any(machine.devices.has_own_queue(device) for device in self._spaces)
         self._steps = self._bound(items)
 
-    def _bound(self, items: Iterable[Item]) -> list[_Step]:
-        steps: list[_Step] = []
+    def _bound(self, items: Iterable[Item]) -> list[Step]:
+        steps: list[Step] = []
         run: list[OpCall] = []
 
         def finish() -> None:
@@ -109,7 +109,7 @@ class Executable:
         finish()
         return steps
 
-    def _queue(self, device: Device, step: _Step) -> _Step:
+    def _queue(self, device: Device, step: Step) -> Step:
         if not self._machine.devices.has_own_queue(device):
             return step
         return _Queued(self._machine.queue(device), step)
@@ -126,7 +126,7 @@ class Executable:
     def _caches_on(self, device: Device) -> Any:
         return self._cache.on(device) if isinstance(self._cache, PlacedCaches) else self._cache.caches
 
-    def _python_call(self, call: OpCall) -> _Step:
+    def _python_call(self, call: OpCall) -> Step:
         devices, caches = self._machine.devices, self._caches_on(call.device)
         if devices.has_own_queue(call.device) and call.implementation == "torch":
             tensors = {
@@ -207,7 +207,7 @@ def _apart(calls: Sequence[OpCall], max_tokens: int) -> Arena:
 class _Queued:
     """A step in a device's queue."""
 
-    def __init__(self, queue: Any, step: _Step) -> None:
+    def __init__(self, queue: Any, step: Step) -> None:
         self._queue, self._step = queue, step
 
     def run(self, tokens: TokenArray, position: int) -> None:

@@ -45,6 +45,7 @@ from .choice import Choice
 from .devices import DeviceMap
 from .executor import Executable
 from .kv_cache import KvCache
+from .layerwise import LayerwiseExecutable
 from .machine import Machine
 from .memory import available_bytes, device_bytes
 from .operator_store import OperatorStore
@@ -197,9 +198,15 @@ def _load(
         )  # fmt: skip
         return [_with_threads(choice.runnable(call), counts[phase], most_threads) for call in calls]
 
+    threshold = placements.prefill_threshold if isinstance(placements, RuleSet) else 0
+    if threshold and group is not None:
+        raise Unsupported("layer-wise prefill over several hosts", todo="set per_layer_prefill_intput_threshold to 0")
+    # Long prompts run where rules have them prefilled, layer by layer; what is resident runs as decode does.
+    resident = _prefilled_as_decoded(assignment) if threshold else assignment
+
     devices = DeviceMap(alias or {}) if group is None else DeviceMap(alias or {}, group.host, group.n_hosts)
     choice = Choice(devices)
-    plans = [lowered(Phase.DECODE, 1, "last"), lowered(Phase.PREFILL, chunk, "last")]
+    plans = [lowered(Phase.DECODE, 1, "last"), lowered(Phase.PREFILL, chunk, "last", resident)]
     store = WeightStore(gguf, devices) if weights is None else weights
     if store.devices != devices:
         raise UserError("weights that were packed for other devices", where="weights", accepted="the same alias")
@@ -214,7 +221,7 @@ def _load(
     )
     every_call = [call for plan in plans for call in plan if devices.is_local(call.device)]
     here = Device("cpu", 0, devices.host)
-    homes = _homes(every_call)
+    homes = _homes([*every_call, *lowered(Phase.PREFILL, chunk, "last")])
     if devices.n_hosts == 1:  # somebody's own attention keeps what it keeps in host memory
         homes = {layer: homes.get(layer, (here,)) for layer in range(descriptor.n_layers)}
     workspace = {device: _workspace(plans, (1, chunk), device) for device in {call.device for call in every_call}}
@@ -231,12 +238,16 @@ def _load(
     machine = Machine(devices, max((call.threads or 1 for call in every_call), default=1), group)
 
     def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
-        calls = lowered(phase, tokens, logits)
+        calls = lowered(phase, tokens, logits, resident)
         store.prepare(call for call in calls if devices.is_local(call.device))
         leads = group is not None and not group.host
         announce = group.announce(phase, tokens, logits, keep_all, calls) if group is not None and leads else None
         bind = operators.bind(phase)
         return Executable(calls, tokens, store, cache, machine, keep_all=keep_all, bind=bind, announce=announce)
+
+    def build_layerwise(tokens: int) -> Executable:
+        calls = lowered(Phase.PREFILL, tokens, "last")
+        return LayerwiseExecutable(calls, tokens, store, cache, machine, bind=operators.bind(Phase.PREFILL))
 
     if group is not None and group.host:
         group.serve(build, cache)
@@ -255,6 +266,7 @@ def _load(
         report=report,
         operators=operators.by_module,
         traffic=machine.traffic,
+        layerwise=(threshold, build_layerwise) if threshold else None,
     )
 
 
@@ -271,6 +283,13 @@ def _thread_counts(threads: int | None, prefill_threads: int | None) -> tuple[di
     counts = {Phase.DECODE: decode, Phase.PREFILL: decode if prefill_threads is None else prefill_threads}
     most = thread_limit(len(allowed_cpus()), read_cgroup(Path("/")).cpu_quota)
     return counts, max(*counts.values(), *([] if asked else [most]))
+
+
+def _prefilled_as_decoded(assignment: Assignment) -> dict[str, Placement]:
+    return {
+        name: dataclasses.replace(place, prefill_device=place.generate_device, prefill_op=place.generate_op)
+        for name, place in assignment.items()
+    }
 
 
 def _check_blocks(assignment: Mapping[str, Placement]) -> None:

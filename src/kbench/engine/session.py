@@ -32,6 +32,9 @@ _LOGITS_CHUNK = 64
 # of 576 floats for each of 128 heads, 19 MB.
 FEW_TOKENS = 64
 
+# Tokens of one step of layer-wise prefill: every step brings in the weights of every layer, and more tokens share them.
+_LAYERWISE_CHUNK = 4096
+
 
 @dataclass(slots=True)
 class Timings:
@@ -96,8 +99,11 @@ class Session:
         report: LoadReport,
         operators: Mapping[str, InjectedOperator] | None = None,
         traffic: Traffic | None = None,
+        layerwise: tuple[int, Callable[[int], Executable]] | None = None,
     ) -> None:
-        """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes."""
+        """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes. ``layerwise``: prompts of
+        more tokens than the first run layer by layer, in programs that the second builds for their length."""
+        self._layerwise = layerwise
         self.descriptor, self.tokenizer, self.template = descriptor, tokenizer, template
         self.cache, self.chunk, self.report = cache, chunk, report
         self.threads, self.prefill_threads = threads[Phase.DECODE], threads[Phase.PREFILL]
@@ -138,9 +144,14 @@ class Session:
         """
         ids = self._checked(tokens)
         started = time.perf_counter()
-        for begin in range(0, len(ids), self.chunk):
-            part = ids[begin : begin + self.chunk]
-            program = self._prefill_program(len(part))
+        long = self._layerwise is not None and len(ids) > self._layerwise[0]
+        most = _LAYERWISE_CHUNK if long else self.chunk
+        for begin in range(0, len(ids), most):
+            part = ids[begin : begin + most]
+            if long and self._layerwise is not None:
+                program = self._layerwise[1](len(part))
+            else:
+                program = self._prefill_program(len(part))
             self._feed(program, part, len(part))
         self.timings.prefill_seconds += time.perf_counter() - started
         self.timings.prefill_tokens += len(ids)

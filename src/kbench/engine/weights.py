@@ -113,6 +113,11 @@ class WeightStore:
             return torch_device(str(self.devices.physical(call.device)))
         return implementation(call.implementation)
 
+    def release(self, calls: Iterable[OpCall]) -> None:
+        """Forgets the weights of ``calls``."""
+        for call in calls:
+            self._prepared.pop(_key(call), None)
+
     def of(self, call: OpCall) -> Prepared:
         """The packed weights of ``call``; they must have been prepared."""
         return self._prepared[_key(call)]
