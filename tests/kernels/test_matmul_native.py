@@ -116,7 +116,10 @@ def check_kernel(
     of_bias = EPS * (np.abs(exact) + np.abs(shift))
     if quant in FLOATS:
         # Products and sums in float32, in any order: (k + 2) roundings on the path of a term at most.
-        bound = EPS * (k + 2) * (np.abs(x).astype(np.float64) @ np.abs(w).T) + of_bias
+        # BF16 instructions round activations as well: to 8 bits with one plane, tile registers to 16 with two.
+        bits = {("avx512_bf16", 1): 8, ("amx", 1): 8, ("amx", 2): 16}.get((isa, planes)) if quant == "BF16" else None
+        rounded = 2.0**-bits if bits is not None else 0.0
+        bound = (EPS * (k + 2) + rounded) * (np.abs(x).astype(np.float64) @ np.abs(w).T) + of_bias
         assert (np.abs(y - exact) <= bound).all()
         return
     most = 127
@@ -300,7 +303,8 @@ def test_packed_size_is_the_gguf_size(quant: str) -> None:
 
 
 def test_an_instruction_set_that_cannot_run_says_why() -> None:
-    names = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "neon_dotprod", "neon_i8mm"]
+    names = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"]
+    names += ["neon_dotprod", "neon_i8mm"]
     assert [name for name, _ in _native.isas()] == names
     packed, _ = matrix("F32", 1, 2)
     for isa, missing in _native.isas():

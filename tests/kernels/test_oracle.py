@@ -170,3 +170,13 @@ def test_accuracy_classes() -> None:
     assert accuracy_of(Native(), quantised, {"activation_planes": 1}) == "int8"
     assert accuracy_of(Native(), quantised.replace(quant="F32")) == "f32"
     assert accuracy_of(Native(), Problem.make("add", d=1, tokens=1)) == "f32"
+    bf16 = quantised.replace(quant="BF16")
+    for name, by_default, one_plane in (
+        ("avx512_vnni", "f32", "f32"),
+        ("avx512_bf16", "f32", "bf16"),
+        ("amx", "bf16x2", "bf16"),
+    ):
+        Native.name = f"cpu.{name}"
+        assert accuracy_of(Native(), bf16) == by_default
+        assert accuracy_of(Native(), bf16, {"activation_planes": 1}) == one_plane
+        assert accuracy_of(Native(), quantised) == "int8x2"

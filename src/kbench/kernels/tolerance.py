@@ -37,10 +37,13 @@ Array = npt.NDArray[Any]
 
 # Unit roundoff by significant bits: 24, 11, 8.
 ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
-# What an implementation's products are made of; int8: quantised activations, float32 sums; int8x2: in two planes.
-ACCURACIES = ("f32", "f16", "bf16", "int8", "int8x2")
+# What an implementation's products are made of; int8: quantised activations, float32 sums; int8x2: in two planes;
+# bf16x2: exact weights, activations in two bfloat16 terms.
+ACCURACIES = ("f32", "f16", "bf16", "bf16x2", "int8", "int8x2")
 # The steps of an activation's rounding between a block's largest magnitude and 0.
 _STEPS = {"int8": 127, "int8x2": 8191}
+# Implementations that multiply BF16 weights in that type: activations in one term, or, in tile registers, in two.
+_BF16_KERNELS = ("cpu.avx512_bf16", "cpu.amx")
 SAFETY = 6.0
 INT8_BLOCK = 32
 # The parameters of problems that are storage types of weights.
@@ -61,17 +64,23 @@ def accuracy_of(implementation: object, problem: Problem, block: Block | None = 
     own: Callable[[Problem], str] | None = getattr(implementation, "accuracy", None)
     if own is not None:
         return own(problem)
-    if not getattr(implementation, "name", "").startswith("cpu."):
+    name = getattr(implementation, "name", "")
+    if not name.startswith("cpu."):
         return "f32"
     from .cpu.matrices import DEQUANTISED_FORMATS  # where the extension is not installed, nothing is called cpu.*
 
-    names = [name for name in QUANTS if problem.has(name)]
+    one_plane = (block or {}).get("activation_planes") == 1
+    names = [field for field in QUANTS if problem.has(field)]
     matrix = problem.op in ("linear", "head_linear", "mla_decompressed", "moe_experts", "moe_router")
-    types = {problem.text(name) for name in names}
-    quantised = any(not quant(name).is_float and name not in DEQUANTISED_FORMATS for name in types)
-    if not (matrix and quantised):
-        return "f32"
-    return "int8" if (block or {}).get("activation_planes") == 1 else "int8x2"
+    types = {problem.text(field) for field in names}
+    quantised = any(not quant(type_).is_float and type_ not in DEQUANTISED_FORMATS for type_ in types)
+    if matrix and quantised:
+        return "int8" if one_plane else "int8x2"
+    if matrix and "BF16" in types and one_plane and name in _BF16_KERNELS:
+        return "bf16"
+    if matrix and "BF16" in types and name == "cpu.amx":
+        return "bf16x2"
+    return "f32"
 
 
 def _activation_scale(x: Array, accuracy: str) -> Array:
@@ -94,6 +103,9 @@ def product_bound(w: Array, x: Array, accuracy: str, x_error: Array | None = Non
         u = ROUNDOFF[accuracy]
         squares = np.square(x) * (u * u * 2 / 3)
         bound += u * np.abs(x @ w.T)  # the output is rounded too
+    elif accuracy == "bf16x2":
+        # What rounding took from the first term is rounded again: u * u is left, evenly distributed, of x alone.
+        squares = np.square(x) * (ROUNDOFF["bf16"] ** 4 / 3)
     if x_error is not None:
         squares = squares + np.square(x_error / SAFETY)  # a bound is SAFETY deviations
     return np.asarray(bound + SAFETY * np.sqrt(squares @ np.square(w).T))

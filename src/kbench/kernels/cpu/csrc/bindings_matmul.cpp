@@ -133,6 +133,7 @@ NumpyRows matmul(const std::string& isa, const OwnedMatrix& matrix, const Rows& 
     nb::gil_scoped_release release;
     MatmulParameters p;
     p.panel_tokens = panel_tokens;
+    p.planes = planes;
     const KernelChoice kernel = choose_kernel(table, w.format, tokens, planes, p);
     std::vector<uint8_t> memory;
     Activation a;

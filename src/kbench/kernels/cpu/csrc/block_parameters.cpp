@@ -22,6 +22,12 @@ bool quantised_product(Isa, const BlockUse& use) {
   return multiplies(use) && find_format(use.format.c_str(), &format) && quantised(format);
 }
 
+// BF16 weights, too, meet rounded activations where an instruction set multiplies that type.
+bool rounded_product(Isa isa, const BlockUse& use) {
+  const bool multiplies_bf16 = isa == Isa::avx512_bf16 || isa == Isa::amx;
+  return quantised_product(isa, use) || (multiplies_bf16 && multiplies(use) && use.format == "BF16");
+}
+
 bool packed_matrix(Isa, const BlockUse& use) {
   Format format;
   return (multiplies(use) || use.op == "embedding") && find_format(use.format.c_str(), &format) &&
@@ -56,8 +62,10 @@ const std::array<BlockParameter, kParameterCount>& table() {
       {"activation_planes", "int8 planes", 2, 1, 2, 1, {1, 2}, {},
        "Activations meet quantised weights rounded in blocks of 32: with 2, to two int8 planes or one int16, 14 to 15 "
        "bits, which give the float model's next token at 500 of 500 places; with 1, to one int8 as in llama.cpp, which "
-       "is faster where arithmetic is the limit and changes one token in 30 (SmolLM2-135M, English text).",
-       quantised_product},
+       "is faster where arithmetic is the limit and changes one token in 30 (SmolLM2-135M, English text). BF16 "
+       "weights, on avx512_bf16 and amx only: with 1, activations of many tokens are rounded to bfloat16; with 2, amx "
+       "rounds them to two of those, 16 bits.",
+       rounded_product},
       {"layout", "way to keep weights", 0, 0, 1, 1, {0}, {"packed", "raw"},
        "Packed weights are read front to back at the speed of memory. Raw ones stay in the file: nothing to do before the "
        "first token and no second copy, but every multiplication packs its tiles first. Same results to the last bit; "
@@ -69,7 +77,7 @@ const std::array<BlockParameter, kParameterCount>& table() {
        either_product},
       {"k_block", "columns", kDefaults.k_block, 256, 1024, 256, {256, 512, 768, 1024}, {},
        "A panel of 512 columns and 16 rows of int16 takes 16 KiB: half of a first-level cache of 32 KiB, the other "
-       "half is for activations and sums.",
+       "half is for activations and sums. AVX-512 takes twice the rows and half of the columns.",
        panel_product},
       {"token_tile", "activation rows", kDefaults.token_tile, 0, 64, 1, {0, 2, 3, 4, 6, 8}, {},
        "Rows that are multiplied at a time, each plane of a token being one; 0: as many as the registers hold the sums "
@@ -150,6 +158,7 @@ void BlockValues::set(Parameter parameter, const std::string& choice) {
 
 MatmulParameters matmul_parameters(const BlockValues& block) {
   MatmulParameters p;
+  p.planes = static_cast<int>(block[Parameter::activation_planes]);
   p.panel_tokens = block[Parameter::panel_tokens];
   p.k_block = block[Parameter::k_block];
   p.token_tile = block[Parameter::token_tile];

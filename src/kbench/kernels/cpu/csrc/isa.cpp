@@ -6,6 +6,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -29,6 +33,8 @@ constexpr const char* kEverywhere = "run on every machine";
 constexpr const char* kWhereTheCpuHasIt = "run where the CPU has it";
 constexpr const char* kOrEmulated = "run where the CPU has it, emulated elsewhere";
 constexpr const char* kEmulated = "emulated";
+// The tests run these, too, where they can; nobody has seen that yet.
+constexpr const char* kNeverOnOne = "emulated; untested on a CPU that has it";
 
 // In the order of `Isa`.
 constexpr struct {
@@ -43,6 +49,8 @@ constexpr struct {
     {Isa::avx_vnni, "avx_vnni", Isa::avx2, KBENCH_X86(fill_matmul_table_avx_vnni), kOrEmulated},
     {Isa::avx512, "avx512", Isa::avx2, KBENCH_X86(fill_matmul_table_avx512), kOrEmulated},
     {Isa::avx512_vnni, "avx512_vnni", Isa::avx512, KBENCH_X86(fill_matmul_table_avx512_vnni), kOrEmulated},
+    {Isa::avx512_bf16, "avx512_bf16", Isa::avx512_vnni, KBENCH_X86(fill_matmul_table_avx512_bf16), kOrEmulated},
+    {Isa::amx, "amx", Isa::avx512_bf16, KBENCH_X86(fill_matmul_table_amx), kNeverOnOne},
     {Isa::neon_dotprod, "neon_dotprod", Isa::scalar, KBENCH_ARM(fill_matmul_table_neon_dotprod), kEmulated},
     {Isa::neon_i8mm, "neon_i8mm", Isa::neon_dotprod, KBENCH_ARM(fill_matmul_table_neon_i8mm), kEmulated},
 };
@@ -99,6 +107,10 @@ constexpr struct {
     {Isa::avx512, 7, 0, &Registers::b, 30, "avx512bw"},
     {Isa::avx512, 7, 0, &Registers::b, 31, "avx512vl"},
     {Isa::avx512_vnni, 7, 0, &Registers::c, 11, "avx512_vnni"},
+    {Isa::avx512_bf16, 7, 1, &Registers::a, 5, "avx512_bf16"},
+    {Isa::amx, 7, 0, &Registers::d, 22, "amx_bf16"},
+    {Isa::amx, 7, 0, &Registers::d, 24, "amx_tile"},
+    {Isa::amx, 7, 0, &Registers::d, 25, "amx_int8"},
 };
 
 // The register files that the operating system saves on a context switch (XCR0); 0 where it manages none.
@@ -111,6 +123,18 @@ unsigned saved_registers() {
 
 constexpr unsigned kAvxState = 0x06;     // XMM, YMM
 constexpr unsigned kAvx512State = 0xe6;  // and opmask, upper halves of ZMM0-15, ZMM16-31
+constexpr unsigned kAmxState = 0x600e6;  // and tile configuration, tile data
+
+// Tile registers are 8 KiB of state that Linux saves only for processes that asked for them. Asking once grants them to all
+// threads, and can fail: a thread's signal stack may be too small for them.
+bool tiles_granted() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 std::string missing(Isa isa) {
   if (isa == Isa::scalar) return "";
@@ -120,8 +144,10 @@ std::string missing(Isa isa) {
     if (builds_on(isa, f.isa) && (cpuid(f.leaf, f.subleaf).*f.part >> f.bit & 1) == 0) lacks.add(f.name);
   }
   if (!lacks.text().empty()) return lacks.text();
-  const unsigned state = builds_on(isa, Isa::avx512) ? kAvx512State : kAvxState;
+  const bool tiles = builds_on(isa, Isa::amx);
+  const unsigned state = tiles ? kAmxState : builds_on(isa, Isa::avx512) ? kAvx512State : kAvxState;
   if ((saved_registers() & state) != state) return "the operating system does not save the registers of this ISA";
+  if (tiles && !tiles_granted()) return "the operating system does not grant tile registers";
   return "";
 }
 #elif defined(__aarch64__) && defined(__linux__)

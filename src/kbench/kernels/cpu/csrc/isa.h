@@ -5,7 +5,7 @@
 namespace kbench {
 
 // Slowest first, and each after the one it builds on.
-enum class Isa : int { scalar, avx2, avx_vnni, avx512, avx512_vnni, neon_dotprod, neon_i8mm, kCount };
+enum class Isa : int { scalar, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx, neon_dotprod, neon_i8mm, kCount };
 constexpr int kIsaCount = static_cast<int>(Isa::kCount);
 
 const char* isa_name(Isa isa);

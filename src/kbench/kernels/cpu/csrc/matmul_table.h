@@ -44,6 +44,7 @@ struct Activation {
 
 // What a kernel may be asked to do differently; block_parameters.cpp says why the defaults are what they are.
 struct MatmulParameters {
+  int planes = 2;                     // of activations; kernels of float formats that round activations look here
   int64_t prefetch_bytes = 2048;      // how far ahead of the weights in use the next ones are asked for
   int64_t k_block = 512;              // columns of a panel
   int64_t token_tile = 0;             // most tokens at a time; 0: as many as the kernel has
@@ -74,6 +75,8 @@ void fill_matmul_table_avx2(MatmulTable& table);
 void fill_matmul_table_avx_vnni(MatmulTable& table);
 void fill_matmul_table_avx512(MatmulTable& table);
 void fill_matmul_table_avx512_vnni(MatmulTable& table);
+void fill_matmul_table_avx512_bf16(MatmulTable& table);
+void fill_matmul_table_amx(MatmulTable& table);
 void fill_matmul_table_neon_dotprod(MatmulTable& table);
 void fill_matmul_table_neon_i8mm(MatmulTable& table);
 

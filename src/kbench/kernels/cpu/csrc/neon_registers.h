@@ -25,6 +25,7 @@ struct NeonRegisters {
   static constexpr int kMostOfBytePanel = 255;
   // Products of int16 run at a quarter of sdot's rate: two planes of int8 are twice as fast as words.
   static constexpr bool kHasWords = false;
+  static constexpr bool kHasLines = true;
   // Not measured: no such machine was at hand.
   static constexpr int64_t panel_tokens(int, int planes) { return planes == 1 ? 16 : 8; }
 

@@ -21,5 +21,7 @@ void fill_probe_table_avx2(ProbeTable& table);
 void fill_probe_table_avx_vnni(ProbeTable& table);
 void fill_probe_table_avx512(ProbeTable& table);
 void fill_probe_table_avx512_vnni(ProbeTable& table);
+void fill_probe_table_avx512_bf16(ProbeTable& table);
+void fill_probe_table_amx(ProbeTable& table);
 
 }  // namespace kbench

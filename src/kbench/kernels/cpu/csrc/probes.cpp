@@ -44,6 +44,8 @@ void fill(ProbeTable& table, Isa isa) {
     case Isa::avx_vnni: fill_probe_table_avx_vnni(table); break;
     case Isa::avx512: fill_probe_table_avx512(table); break;
     case Isa::avx512_vnni: fill_probe_table_avx512_vnni(table); break;
+    case Isa::avx512_bf16: fill_probe_table_avx512_bf16(table); break;
+    case Isa::amx: fill_probe_table_amx(table); break;
 #endif
     default: break;
   }

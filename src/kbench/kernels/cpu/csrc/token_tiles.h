@@ -35,6 +35,26 @@ inline void store_tile(float (*sums)[kTileRows], int64_t token, int64_t token_en
   }
 }
 
+// Writes tile `i`, the j-th of a panel of kTiles, of tokens [token, token_end); `add`: to what stands there.
+template <int64_t kTiles>
+inline void store_panel_tile(float (*sums)[kTiles][kTileRows], int64_t j, int64_t token, int64_t token_end,
+                             int64_t planes, const PackedMatrix& w, int64_t i, bool add, const float* bias, float* y,
+                             int64_t ldy) {
+  const int64_t row = i * kTileRows;
+  const int64_t rows = w.n - row < kTileRows ? w.n - row : kTileRows;
+  for (int64_t t = token; t < token_end; ++t) {
+    float* values = sums[(t - token) * planes][j];
+    float* to = y + t * ldy + row;
+    if (planes == 2) {
+      for (int64_t r = 0; r < kTileRows; ++r) values[r] += sums[(t - token) * planes + 1][j][r];
+    }
+    if (add) {
+      for (int64_t r = 0; r < rows; ++r) values[r] += to[r];
+    }
+    store_rows(values, add || bias == nullptr ? nullptr : bias + row, rows, to);
+  }
+}
+
 // Kernel::run<T>(tile, a, row, ahead, out) multiplies one tile with rows [row, row + T) of the activations,
 // T <= Kernel::kMaxRows, and writes out[t][row]. Every T from 1 up is a function of its own, so that its accumulators
 // are registers.

@@ -110,7 +110,7 @@ void quantize(const Activation& a, int64_t token_begin, int64_t token_end) {
   }
 }
 
-void fill_quantize(MatmulTable& table) { table.quantize = quantize; }
+void fill_own(MatmulTable& table) { table.quantize = quantize; }
 
 }  // namespace avx2
 }  // namespace kbench

@@ -38,6 +38,7 @@ struct Registers : EightRows {
   // Two bytes of 8 bits would saturate the int16 that maddubs adds up in: those formats have no panels of bytes.
   static constexpr int kMostOfBytePanel = 63;
   static constexpr bool kHasWords = true;
+  static constexpr bool kHasLines = true;  // else the line kernels of the ISA that it builds on stay
   static constexpr bool kPairsRows = false;  // see matmul/pair_panel.h
   // From how many tokens on panels are faster, by the largest weight and the planes. Measured on Zen 3, matrices of 24
   // MiB in turns: with two planes lines and panels meet at 12 tokens for nibbles, at 5 for five bits, at 3 for Q3_K, Q6_K

@@ -17,6 +17,7 @@ struct Registers : SixteenRows {
   static constexpr int kMostOfBytePanel = 63;
   static constexpr int kScaledPanelRows = 6;
   static constexpr bool kHasWords = true;
+  static constexpr bool kHasLines = true;
   static constexpr bool kPairsRows = false;
   // Not measured: no such machine was at hand.
   static constexpr int64_t panel_tokens(int, int planes) { return planes == 1 ? 16 : 8; }

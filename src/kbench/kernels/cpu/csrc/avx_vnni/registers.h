@@ -20,6 +20,7 @@ struct Registers : EightRows {
   static constexpr bool kScalesDots = false;
   static constexpr int kMostOfBytePanel = 255;  // products add up in int32
   static constexpr bool kHasWords = true;
+  static constexpr bool kHasLines = true;
   static constexpr bool kPairsRows = false;
   // Not measured: no such machine was at hand.
   static constexpr int64_t panel_tokens(int, int planes) { return planes == 1 ? 16 : 8; }

@@ -14,7 +14,7 @@ void fill_quantised(MatmulTable& table) {
   // A byte panel reads one plane. Two scales per block are either two scales of floats, or integers that multiply sums.
   constexpr bool kBytes =
       W::kMost <= R::kMostOfBytePanel && (W::kGroups == 1 || W::kIntegerScales || !R::kScalesDots);
-  table.matmul[at] = multiply_tiles<LineKernel<R, W>>;
+  if constexpr (R::kHasLines) table.matmul[at] = multiply_tiles<LineKernel<R, W>>;
   for (int planes = 1; planes <= 2; ++planes) table.panel_tokens[at][planes - 1] = R::panel_tokens(W::kMost, planes);
   if constexpr (kBytes && R::kPairsRows) {
     table.panel_bytes[at] = multiply_panels_of<R, W, PairPanel<R, W>>;

@@ -1,7 +1,7 @@
 // F32, F16, BF16. See kernels.h.
 #include KBENCH_REGISTERS
 
-#if defined(KBENCH_HAS_REGISTERS)
+#if defined(KBENCH_HAS_REGISTERS) && !defined(KBENCH_HAS_TILES)
 #include "float_kernel.h"
 #include "kernels.h"
 

@@ -7,8 +7,8 @@
 
 namespace kbench::KBENCH_ISA {
 
-// In the ISA's own folder; empty where that of the ISA it builds on is kept.
-void fill_quantize(MatmulTable& table);
+// In the ISA's own folder: what only this one has, such as its way to quantise.
+void fill_own(MatmulTable& table);
 // Each puts the kernels of its formats into the table.
 void fill_floats(MatmulTable& table);
 void fill_nibbles(MatmulTable& table);

@@ -21,6 +21,8 @@ constexpr int64_t kMostPanelColumns = 1024;
 constexpr int64_t kMostChunkRows = 256;
 // Bytes of a chunk, at most: on the stack of the thread.
 constexpr int64_t kMostChunkBytes = 512 * 1024;
+// A tile register is filled whole: what stands behind the last rows of a chunk is read, and not used.
+constexpr int64_t kChunkSlack = 16 * kLineBytes;
 // Scales and offsets of a row and block, at most.
 constexpr int kMostFloats = 4;
 
@@ -238,26 +240,6 @@ void multiply_panel_tiles(int64_t tiles, int64_t rows, const uint8_t* lines, con
   }
 }
 
-// Writes tile `i`, the j-th of the panel, of tokens [token, token_end); `add`: to what stands there.
-template <class R>
-inline void store_panel_tile(float (*sums)[R::kPanelTiles][kTileRows], int64_t j, int64_t token, int64_t token_end,
-                             int64_t planes, const PackedMatrix& w, int64_t i, bool add, const float* bias, float* y,
-                             int64_t ldy) {
-  const int64_t row = i * kTileRows;
-  const int64_t rows = w.n - row < kTileRows ? w.n - row : kTileRows;
-  for (int64_t t = token; t < token_end; ++t) {
-    float* values = sums[(t - token) * planes][j];
-    float* to = y + t * ldy + row;
-    if (planes == 2) {
-      for (int64_t r = 0; r < kTileRows; ++r) values[r] += sums[(t - token) * planes + 1][j][r];
-    }
-    if (add) {
-      for (int64_t r = 0; r < rows; ++r) values[r] += to[r];
-    }
-    store_rows(values, add || bias == nullptr ? nullptr : bias + row, rows, to);
-  }
-}
-
 // The code of one shape.
 struct PanelKernel {
   void (*gather)(const Activation& a, int64_t row, int64_t rows, int64_t first, int64_t blocks, int offsets,
@@ -281,7 +263,7 @@ inline void multiply_panels_with(const PanelKernel& kernel, const PanelFormat& f
   alignas(64) uint8_t lines[kMostPanelBlocks * 16 * kLineBytes];
   alignas(64) float floats[kMostPanelBlocks * kMostFloats * kTileRows];
   alignas(64) float sums[kMostChunkRows][kTiles][kTileRows];
-  alignas(64) uint8_t chunk_data[kMostChunkBytes];
+  alignas(64) uint8_t chunk_data[kMostChunkBytes + kChunkSlack];
   const int64_t planes = format.words ? 1 : a.planes, all_blocks = w.k / kBlock;
   const int64_t dwords = kernel.lines + 1 + format.offsets;
   // As many tiles share the panel: with two of them half the columns.
@@ -320,7 +302,7 @@ inline void multiply_panels_with(const PanelKernel& kernel, const PanelFormat& f
           }
         }
         for (int64_t j = 0; j < tiles; ++j) {
-          store_panel_tile<R>(sums, j, token, token_end, planes, w, i + j, range > 0, bias, y, ldy);
+          store_panel_tile<kTiles>(sums, j, token, token_end, planes, w, i + j, range > 0, bias, y, ldy);
         }
       }
     }

@@ -3,12 +3,18 @@
 
 #if defined(KBENCH_HAS_REGISTERS)
 #include "pair_panel.h"
+#if defined(KBENCH_HAS_TILES)
+#include "../amx/tile_panel.h"
+#endif
 
 namespace kbench {
 namespace {
 
 using R = Registers;
 
+#if defined(KBENCH_HAS_TILES)
+PanelKernel kernel_for(const PanelFormat& format) { return tile_kernel_for<R>(format); }
+#else
 template <int most, int scales, bool pairs = R::kPairsRows>
 struct Bytes : ByteLines<R, most, scales> {};
 template <int most, int scales>
@@ -36,6 +42,7 @@ PanelKernel kernel_for(const PanelFormat& format) {
   }
   return kernel_of<R, Bytes<31, 1>, 1>();
 }
+#endif
 
 }  // namespace
 }  // namespace kbench
@@ -43,6 +50,9 @@ PanelKernel kernel_for(const PanelFormat& format) {
 void kbench::KBENCH_ISA::multiply_panels(const PanelFormat& format, const PackedMatrix& w, const Activation& a,
                                          int64_t tokens, int64_t tile_begin, int64_t tile_end, const float* bias,
                                          float* y, int64_t ldy, const MatmulParameters& p) {
+#if defined(KBENCH_HAS_TILES)
+  const TileScope tiles(8 / format.scales);
+#endif
   multiply_panels_with<Registers>(kernel_for(format), format, w, a, tokens, tile_begin, tile_end, bias, y, ldy, p);
 }
 #endif

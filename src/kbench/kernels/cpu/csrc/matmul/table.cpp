@@ -8,8 +8,10 @@
 
 void kbench::KBENCH_FILL_OF(KBENCH_ISA)(MatmulTable& table) {
 #if defined(KBENCH_HAS_REGISTERS)
-  KBENCH_ISA::fill_quantize(table);
+  KBENCH_ISA::fill_own(table);
+#if !defined(KBENCH_HAS_TILES)  // the tile unit multiplies no float32
   KBENCH_ISA::fill_floats(table);
+#endif
   KBENCH_ISA::fill_nibbles(table);
   KBENCH_ISA::fill_tables(table);
   KBENCH_ISA::fill_five_bits(table);

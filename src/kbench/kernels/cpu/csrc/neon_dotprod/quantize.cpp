@@ -61,5 +61,5 @@ void quantize(const Activation& a, int64_t token_begin, int64_t token_end) {
 }  // namespace
 }  // namespace kbench
 
-void kbench::KBENCH_ISA::fill_quantize(MatmulTable& table) { table.quantize = quantize; }
+void kbench::KBENCH_ISA::fill_own(MatmulTable& table) { table.quantize = quantize; }
 #endif

@@ -1,4 +1,4 @@
 // Activations are quantised as neon_dotprod does it.
 #include "../matmul/kernels.h"
 
-void kbench::KBENCH_ISA::fill_quantize(MatmulTable&) {}
+void kbench::KBENCH_ISA::fill_own(MatmulTable&) {}
