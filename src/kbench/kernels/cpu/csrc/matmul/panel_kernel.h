@@ -295,8 +295,20 @@ inline void multiply_panels_with(const PanelKernel& kernel, const PanelFormat& f
                           lines + j * stride * kernel.panel_lines * kLineBytes,
                           floats + j * stride * (format.scales + format.offsets) * kTileRows);
           }
+          // The weights of the next panel come while this one is multiplied, a part with each group. Into the second-level
+          // cache: the first holds the panel in use. A block's share of a tile is near enough, wherever its scales lie.
+          const bool same_tiles = block + stride < range_blocks;
+          const int64_t next = same_tiles ? block + stride : 0, next_tile = same_tiles ? i : i + kTiles;
+          const int64_t next_blocks = range_blocks - next < stride ? range_blocks - next : stride;
+          const int64_t next_tiles = tile_end - next_tile < kTiles ? tile_end - next_tile : kTiles;  // may be none
+          const int64_t block_bytes = p.prefetch_bytes > 0 ? w.tile_bytes / all_blocks : 0;
           for (int64_t group = 0; group < groups; ++group) {
             const int64_t r = rows * group / groups, n = rows * (group + 1) / groups - r;
+            const int64_t bytes = next_blocks * block_bytes, end = bytes * (group + 1) / groups;
+            for (int64_t j = 0; j < next_tiles; ++j) {
+              const uint8_t* from = w.data + (next_tile + j) * w.tile_bytes + (range + next) * block_bytes;
+              for (int64_t at = bytes * group / groups; at < end; at += kLineBytes) __builtin_prefetch(from + at, 0, 2);
+            }
             kernel.multiply(tiles, n, lines, floats, stride, blocks, chunk_data + r * row_bytes + block * 4 * dwords * n,
                             sums[r][0]);
           }
