@@ -152,7 +152,7 @@ def read_descriptor(path: Path) -> ModelDescriptor:
         quant="",
         kv_heads=1 if latent else document["kv_heads"],
         head_dim=head_dim,
-        qk_norm=entry.qk_norm,
+        qk_norm=bool(entry.qk_norm),
         attention_bias=bool(entry.attention_bias),
         rope=rope | dict(_checked(document["rope"], _ROPE, path, "rope")),
         mla=mla,
