@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
+from float32_file import in_float32
 from tiny_models import make_tiny
 
 from kbench.core import Placement
@@ -33,26 +33,6 @@ def llama_cpp() -> Iterator[Any]:
     import llama_cpp
 
     yield llama_cpp
-
-
-def in_float32(path: Path) -> Path:
-    """The same model with every weight dequantised by the gguf package."""
-    reader, target = gguf.GGUFReader(path), path.with_suffix(".f32.gguf")
-    writer = gguf.GGUFWriter(target, "deepseek2")
-    for key, field in reader.fields.items():
-        if key.startswith("GGUF.") or key == "general.architecture":
-            continue
-        if field.types[0] == gguf.GGUFValueType.ARRAY:
-            writer.add_array(key, field.contents())
-        else:
-            writer.add_key_value(key, field.contents(), field.types[0])
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return target
 
 
 def logits_of_llama_cpp(llama_cpp: Any, path: Path, ids: list[int]) -> np.ndarray:

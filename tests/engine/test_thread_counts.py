@@ -34,7 +34,7 @@ def shared_by(session: Session, phase: Phase) -> dict[str, int]:
     """By module: the threads that share the step of its matrix, as the native program has it recorded."""
     executable: Any = session._decode if phase is Phase.DECODE else session._prefill
     found = {}
-    for segment in executable._segments:
+    for segment in executable._steps:
         ends, threads, begin = segment._ends, segment._program.step_threads, 0
         calls = [call for call in executable.calls if call.implementation.startswith("cpu.")]
         for call, end in zip(calls, ends, strict=True):
