@@ -21,8 +21,8 @@ N_TOKENS = 64
 # average: some 1e-3 of the logits, whose spread is about 1, and a KL divergence of half its square.
 MEAN_KL = 1e-5
 # Quantised files: llama.cpp gets the same weights dequantised, because it rounds activations to 8 bits otherwise, which
-# is 2e-2 of these logits. What is left are our 14 bits and the f16 cache. Two of a random router's experts may be closer
-# together than that: here every expert is chosen, and the choice is what the files in F16 test.
+# is 2e-2 of these logits. What is left are our 14 bits and the f16 cache. Two of a random router's experts may be
+# closer together than that: here every expert is chosen, and the choice is what the files in F16 test.
 
 
 def divergence(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
