@@ -66,6 +66,10 @@ def test_a_problem_has_the_parameters_that_change_it() -> None:
     mixed = "moe_experts(experts=2,top_k=1,n=32,k=32,quant_gate=F16,quant_up=F16,quant_down=Q8_0,tokens=1)"
     assert "activation_planes" in names(mixed)
     assert names("add(d=8,tokens=1)") == []
+    # Products of heads are cut by head and position, which is not a choice.
+    heads = next(key for key in KEYS if key.startswith("mla_decompressed"))
+    assert "partition" in names(mixed)
+    assert "activation_planes" in names(heads) and "partition" not in names(heads)
 
     def numbers(tokens: int) -> set[str]:
         problem = Problem.make("linear", quant="Q4_K", n=16, k=256, tokens=tokens)

@@ -54,7 +54,10 @@ constexpr int64_t kManyTokens = 1 << 20;
 constexpr MatmulParameters kDefaults{};
 
 // Latent attention's projections are shared out by heads, each quantised by the thread that multiplies it.
-bool shared_product(Isa, const BlockUse& use) { return multiplies(use) && use.op != "head_linear"; }
+// The products of heads are cut by head and position: their sharing is not a choice.
+bool shared_product(Isa, const BlockUse& use) {
+  return multiplies(use) && use.op != "head_linear" && use.op != "mla_decompressed";
+}
 
 // In the order of `Parameter`.
 const std::array<BlockParameter, kParameterCount>& table() {
@@ -97,8 +100,8 @@ const std::array<BlockParameter, kParameterCount>& table() {
       {"partition", "way of sharing out", 0, 0, 2, 1, {0, 1, 2}, {"static", "dynamic", "stealing"},
        "Who multiplies which rows. Static shares cost as much as each other and keep a thread on its memory node, and SiLU "
        "* up follows them without a barrier. Zen 3, two threads, nobody else at work: stealing decodes as fast and "
-       "prefills narrow matrices 12 % slower, dynamic is slower in both. Beside processes that take a core away: one "
-       "token 5 to 15 % faster with either. Same results to the last bit.",
+       "prefills narrow matrices 12 % slower, dynamic is slower in both. Beside processes that take a core away one run "
+       "was 5 to 15 % faster with either and one up to 11 % slower: measure. Same results to the last bit.",
        shared_product},
   }};
   return parameters;
