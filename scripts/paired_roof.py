@@ -4,7 +4,9 @@
     python scripts/paired_roof.py --pairs 12
 
 With files: ``--generate`` tokens are decoded between two runs of the bandwidth probe, both on the same threads; the
-bytes of packed weights that a token reads, times tokens/s, over the mean of the two probes, is the share of the roof.
+bytes of packed weights that a token reads, times tokens/s, over what the probes read a second, is the share of the roof.
+Both are bytes over time, whole: the best pass of a probe is what an undisturbed memory gives, and on a machine that is
+shared no stretch of work gets that.
 Counted are bytes in memory: once every matrix, of the routed experts those chosen, one row of the embedding; neither
 the cache nor activations. Without files: matrix products of 512 tokens between two runs of the peak probe, for the
 kinds of multiplication that the instruction set has. The share of each pair is stored as its ratio.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import functools
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +27,7 @@ from paired_torch import OURS, our_steps, rotation
 from pairing import Comparison, report
 
 from kbench.engine import Session
-from kbench.kernels import Pool, arithmetic_peak, isas, read_bandwidth
+from kbench.kernels import Pool, arithmetic_peak, isas, read_rates
 
 PROBE_SECONDS = 0.15
 SHAPES = ((1536, 5120), (16384, 5120), (4096, 4096))
@@ -79,12 +82,12 @@ def decode(model: Path, planes: int, options: argparse.Namespace) -> Comparison:
         return n_bytes * len(tokens) / (time.perf_counter() - start) / 1e9
 
     def probe() -> float:
-        return read_bandwidth(pool, 256 << 20, PROBE_SECONDS) / 1e9
+        return statistics.harmonic_mean(read_rates(pool, 256 << 20, PROBE_SECONDS)) / 1e9  # bytes over time
 
     rates, (roofs,) = against_probes(work, [probe], options.pairs)
     extra = {"bytes_per_token": round(n_bytes), "file_bytes": model.stat().st_size}
     return Comparison(
-        "roof", {"model": model.stem, "n": options.generate}, f"kbench:planes={planes}", "read_bandwidth",
+        "roof", {"model": model.stem, "n": options.generate}, f"kbench:planes={planes}", "read_rates",
         tuple(rates), tuple(roofs), "GB/s", options.threads, extra,
     )  # fmt: skip
 

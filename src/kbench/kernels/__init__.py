@@ -47,7 +47,7 @@ __all__ = [
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.
 _NATIVE = frozenset((
     "Matrix", "Pool", "Program", "arithmetic_peak", "isa_tests", "isas", "matmul", "pack", "pool",
-    "read_bandwidth",
+    "read_bandwidth", "read_rates",
 ))  # fmt: skip
 
 

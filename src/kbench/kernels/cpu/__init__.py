@@ -25,7 +25,7 @@ __all__ = [
 
 _FROM_EXTENSION = (
     "Matrix", "Pool", "Program", "arithmetic_peak", "isa_tests", "isas", "matmul", "pack",
-    "read_bandwidth",
+    "read_bandwidth", "read_rates",
 )  # fmt: skip
 
 

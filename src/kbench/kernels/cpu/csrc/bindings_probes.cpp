@@ -1,6 +1,7 @@
 // Python's view of the probes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "probes.h"
 
@@ -13,6 +14,8 @@ void bind_probes(nb::module_& m) {
   m.def("read_bandwidth", &read_bandwidth, "pool"_a, "n_bytes"_a, "seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Bytes per second that all threads of `pool` read from a buffer of `n_bytes`: the best of the passes that fit\n"
         "into `seconds`. Raises ValueError.");
+  m.def("read_rates", &read_rates, "pool"_a, "n_bytes"_a, "seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "The same of each pass, list[float].");
   m.def(
       "arithmetic_peak",
       [](ThreadPool& pool, const std::string& isa, const std::string& kind, double seconds) {

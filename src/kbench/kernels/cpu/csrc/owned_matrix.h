@@ -1,13 +1,10 @@
 // A matrix and the memory that holds it: its own where it is packed, the caller's where it is raw.
 #pragma once
-#include <sys/mman.h>
-
-#include <cstdlib>
 #include <memory>
-#include <new>
 
 #include "matrix.h"
 #include "raw_tiles.h"
+#include "weight_memory.h"
 
 namespace kbench {
 
@@ -15,24 +12,14 @@ class OwnedMatrix {
  public:
   OwnedMatrix() = default;
 
-  // Memory for n x k weights, not yet written: the threads that call pack_tiles() touch it first, so that it lies near
-  // them on machines with several memory nodes. Throws std::bad_alloc.
+  // Memory for n x k weights, not yet written. Throws std::bad_alloc.
   OwnedMatrix(Format format, int64_t n, int64_t k) {
     view_.format = format;
     view_.n = n;
     view_.k = k;
     view_.tile_bytes = packed_tile_bytes(format, k);
-    const size_t bytes = static_cast<size_t>(n_bytes());
-    if (bytes == 0) return;
-    // From one huge page upwards, start on a huge page and ask for them: a decoding thread that walks gigabytes
-    // through 4 KiB pages spends its time on address translation. No rounding up: the end stays in small pages.
-    const size_t alignment = bytes >= kHugePage ? kHugePage : kLine;
-    void* memory = nullptr;
-    if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
-    memory_.reset(static_cast<uint8_t*>(memory));
-#ifdef MADV_HUGEPAGE
-    if (bytes >= kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: small pages work too
-#endif
+    if (n_bytes() == 0) return;
+    memory_ = weight_memory(static_cast<size_t>(n_bytes()));
     view_.data = memory_.get();
   }
 
@@ -53,12 +40,7 @@ class OwnedMatrix {
   }
 
  private:
-  static constexpr size_t kHugePage = size_t{2} << 20;
-  static constexpr size_t kLine = 64;
-  struct Free {
-    void operator()(uint8_t* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<uint8_t, Free> memory_;
+  std::shared_ptr<uint8_t> memory_;
   PackedMatrix view_;
 };
 

@@ -79,7 +79,7 @@ double pass_seconds(ThreadPool& pool, Barrier& barrier, const std::function<void
 
 }  // namespace
 
-double read_bandwidth(ThreadPool& pool, int64_t n_bytes, double seconds) {
+std::vector<double> read_rates(ThreadPool& pool, int64_t n_bytes, double seconds) {
   check_seconds(seconds);
   const int64_t least = 4096 * static_cast<int64_t>(pool.threads());
   if (n_bytes < least || n_bytes > kMaxProbeBytes) {
@@ -102,16 +102,21 @@ double read_bandwidth(ThreadPool& pool, int64_t n_bytes, double seconds) {
   });
   Barrier barrier(pool.threads());
   std::atomic<uint64_t> sink{0};
-  double best = 0;
+  std::vector<double> rates;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   do {
     const double taken = pass_seconds(pool, barrier, [&](int thread, int n_threads) {
       const Range part = share(lines, thread, n_threads);
       sink += read(data.get() + part.begin * kReadMultiple, (part.end - part.begin) * kReadMultiple);
     });
-    best = std::max(best, static_cast<double>(lines * kReadMultiple) / taken);
+    rates.push_back(static_cast<double>(lines * kReadMultiple) / taken);
   } while (Clock::now() < end);
-  return best;
+  return rates;
+}
+
+double read_bandwidth(ThreadPool& pool, int64_t n_bytes, double seconds) {
+  const std::vector<double> rates = read_rates(pool, n_bytes, seconds);
+  return *std::max_element(rates.begin(), rates.end());
 }
 
 double arithmetic_peak(ThreadPool& pool, Isa isa, const std::string& kind, double seconds) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "isa.h"
 #include "pool.h"
@@ -12,6 +13,9 @@ namespace kbench {
 // the best of the passes that fit into `seconds`. Throws std::invalid_argument for less than a page a thread or more
 // than is sane.
 double read_bandwidth(ThreadPool& pool, int64_t n_bytes, double seconds);
+// Of each of those passes, in their order. Their best is what the memory can give; work beside which other machines'
+// work comes and goes is compared with what it gave in the meantime, which is their mean.
+std::vector<double> read_rates(ThreadPool& pool, int64_t n_bytes, double seconds);
 
 // Operations per second, a multiply-add counting two, of an unrolled loop on registers alone. kind: "int8", "f32",
 // "bf16". Throws std::invalid_argument for an unknown kind or one that `isa` has no instructions for.
