@@ -4,9 +4,9 @@
     python scripts/paired_roof.py --pairs 12
 
 With files: ``--generate`` tokens are decoded between two runs of the bandwidth probe, both on the same threads; the
-bytes of packed weights that a token reads, times tokens/s, over what the probes read a second, is the share of the roof.
-Both are bytes over time, whole: the best pass of a probe is what an undisturbed memory gives, and on a machine that is
-shared no stretch of work gets that.
+bytes of packed weights that a token reads, times tokens/s, over what the probes read a second, is the share of the
+roof. Both are bytes over time, whole: the best pass of a probe is what an undisturbed memory gives, and on a machine
+that is shared no stretch of work gets that.
 Counted are bytes in memory: once every matrix, of the routed experts those chosen, one row of the embedding; neither
 the cache nor activations. Without files: matrix products of 512 tokens between two runs of the peak probe, for the
 kinds of multiplication that the instruction set has. The share of each pair is stored as its ratio.
