@@ -19,6 +19,10 @@ SIGMOID = {"scoring": "sigmoid", "n_group": 4, "topk_group": 2, "norm_topk_prob"
 GROUPS = {"scoring": "softmax", "n_group": 4, "topk_group": 2, "norm_topk_prob": 0, "routed_scaling": 16.0}
 YARN = {"scaling": "yarn", "factor": 40.0, "original_context": 4096, "mode": "norm", "head_dim": 24}
 
+# gpt-oss's experts; with outputs about 1 large, a limit of 1 is met by every other element.
+CLAMPED = {"activation": "clamped_swiglu", "alpha": 1.702, "limit": 1.0}
+_EXPERTS = "moe_experts(experts={},top_k={},n={},k={},quant_gate={q},quant_up={q},quant_down={q},tokens={})"
+
 _DECOMPRESSED = (
     "mla_decompressed(quant_k={},quant_v={},heads={},kv_lora={},rope={},nope=36,v=20,kv={},tokens={},context={})"
 )
@@ -66,11 +70,18 @@ CASES: list[tuple[str, dict[str, object], bool]] = [
     ("moe_router(quant=F32,experts=16,top_k=3,k=64,tokens=9)", {"norm_topk_prob": 1}, False),
     ("moe_router(quant=F32,experts=32,top_k=4,k=64,tokens=8)", GROUPS, False),
     ("moe_router(quant=F32,experts=32,top_k=4,k=64,tokens=8)", SIGMOID, True),
+    ("moe_router(quant=F32,experts=32,top_k=4,k=64,tokens=8)", {"norm_topk_prob": 1, "logit_bias": 1}, True),
     ("moe_experts(experts=8,top_k=2,n=64,k=96,quant_gate=Q4_0,quant_up=Q4_1,quant_down=Q8_0,tokens=1)", {}, False),
     ("moe_experts(experts=6,top_k=3,n=256,k=512,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q6_K,tokens=1)", {}, False),
     ("moe_experts(experts=4,top_k=2,n=256,k=256,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q6_K,tokens=23)", {}, False),
     ("moe_experts(experts=5,top_k=2,n=256,k=256,quant_gate=Q3_K,quant_up=Q5_K,quant_down=IQ4_XS,tokens=3)", {}, False),
     ("moe_experts(experts=5,top_k=2,n=96,k=256,quant_gate=Q2_K,quant_up=MXFP4,quant_down=Q5_0,tokens=4)", {}, False),
+    (_EXPERTS.format(5, 2, 96, 64, 1, q="MXFP4"), CLAMPED, True),
+    (_EXPERTS.format(5, 2, 96, 64, 33, q="MXFP4"), CLAMPED, True),
+    (_EXPERTS.format(3, 2, 32, 96, 300, q="MXFP4"), CLAMPED, True),
+    (_EXPERTS.format(7, 3, 72, 40, 9, q="F32"), CLAMPED, True),
+    (_EXPERTS.format(4, 2, 64, 96, 12, q="Q8_0"), {}, True),
+    (_EXPERTS.format(4, 2, 40, 32, 12, q="F16"), CLAMPED | {"limit": 7.0}, False),
     ("head_linear(quant=Q8_0,heads=3,n=33,k=64,tokens=2)", {}, False),
     ("head_linear(quant=F32,heads=2,n=16,k=24,tokens=3)", {}, False),
 ]  # fmt: skip

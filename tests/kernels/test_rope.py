@@ -39,6 +39,18 @@ def test_yarn(d: int, base: float, mscale: tuple[float, float] | None) -> None:
     assert factor == pytest.approx(expected_factor, rel=1e-12)
 
 
+@pytest.mark.parametrize(("d", "base"), [(64, 150000.0), (32, 10000.0)])
+def test_yarn_with_exact_bounds(d: int, base: float) -> None:
+    """As gpt-oss has it (the first of the two)."""
+    theirs = {"rope_type": "yarn", "rope_theta": base, "factor": 32.0, "original_max_position_embeddings": 4096}
+    expected, expected_factor = transformers_frequencies(d, theirs | {"truncate": False})
+    attrs = {"freq_base": base, "scaling": "yarn", "factor": 32.0, "original_context": 4096}
+    inv_freq, factor = rope_frequencies(attrs | {"exact_bounds": 1}, d)
+    np.testing.assert_allclose(inv_freq, expected, rtol=2e-6)
+    assert factor == pytest.approx(expected_factor, rel=1e-12)
+    assert not np.allclose(rope_frequencies(attrs, d)[0], expected, rtol=1e-3)
+
+
 def test_linear() -> None:
     theirs = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
     expected, _ = transformers_frequencies(64, theirs)

@@ -28,7 +28,7 @@ def _transformers_router(path: str, changes: dict[str, Any], weight: np.ndarray,
     if bias is not None:
         router.e_score_correction_bias = torch.from_numpy(bias)
     elif hasattr(router, "bias"):
-        router.bias.data.zero_()
+        router.bias.data = torch.from_numpy(np.linspace(-1, 1, EXPERTS, dtype=np.float32))
     return router
 
 
@@ -51,7 +51,10 @@ def test_routes_are_transformers(path: str, changes: dict[str, Any], attrs: dict
     with torch.no_grad():
         answer = [t.numpy() for t in router(torch.from_numpy(x))]
     _, scores, chosen = answer
-    ids, weights = route(x @ weight.T, TOP_K, attrs, bias)
+    logits = x @ weight.T
+    if hasattr(router, "bias"):
+        logits = logits + router.bias.detach().numpy()
+    ids, weights = route(logits, TOP_K, attrs, bias)
     for token in range(TOKENS):
         mine = dict(zip(ids[token].tolist(), weights[token].tolist(), strict=True))
         assert mine == pytest.approx(dict(zip(chosen[token].tolist(), scores[token].tolist(), strict=True)), rel=1e-5)

@@ -89,7 +89,7 @@ double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind)
     RouterOptions options;
     options.top_k = kTopK;
     p.moe_router(isa, router.view(), h, ids, weights, options, 0);
-    p.moe_experts(isa, gates, gates, downs, h, ids, weights, o, kTopK, 0);
+    p.moe_experts(isa, gates, gates, downs, h, ids, weights, o, kTopK, {}, 0);
     p.add(isa, h, o, h, kD, 0);
   }
   p.take_last(isa, h, last, kD, 0);

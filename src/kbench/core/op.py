@@ -37,9 +37,11 @@ OPS: dict[str, tuple[str, ...]] = {
     "add": ("d", "tokens"),
     # x + sigmoid(h . w) * y: the shared expert's output, weighed by the token that it was made of
     "gated_add": ("d", "tokens"),
-    # hidden -> top_k expert ids and weights
+    # hidden -> top_k expert ids and weights. Behind the matrix: a bias of the logits where attribute `logit_bias` says
+    # so, then what corrects the choice and not the weights
     "moe_router": ("quant", "experts", "top_k", "k", "tokens"),
-    # routed experts: gate, up [n, k] and down [k, n] of top_k out of `experts`, weighted sum
+    # routed experts: gate, up [n, k] and down [k, n] of top_k out of `experts`, weighted sum; three more weights are
+    # biases [experts, rows]. Attribute `activation`: silu, or clamped_swiglu with `alpha` and `limit`
     "moe_experts": ("experts", "top_k", "n", "k", "quant_gate", "quant_up", "quant_down", "tokens"),
     # keeps the last token's row only: logits are wanted for it alone
     "take_last": ("d", "tokens"),

@@ -46,11 +46,11 @@ def example_weights(problem: Problem, rng: np.random.Generator, *, bias: bool = 
         return (WeightData("norm.weight", "F32", (d,), rng.uniform(0.5, 1.5, d).astype(np.float32).view(np.uint8)),)
     if op == "moe_experts":
         experts, n, k = p.integer("experts"), p.integer("n"), p.integer("k")
-        return (
-            random_weight("gate", p.text("quant_gate"), (k, n, experts), rng),
-            random_weight("up", p.text("quant_up"), (k, n, experts), rng),
-            random_weight("down", p.text("quant_down"), (n, k, experts), rng),
-        )
+        shapes = {"gate": (k, n), "up": (k, n), "down": (n, k)}
+        stacks = [random_weight(w, p.text(f"quant_{w}"), (*shape, experts), rng) for w, shape in shapes.items()]
+        biased = shapes if bias else {}
+        vectors = [random_weight(f"{w}_bias", "F32", (rows, experts), rng, 0.5) for w, (_, rows) in biased.items()]
+        return (*stacks, *vectors)
     if op == "head_linear":
         shape = (p.integer("k"), p.integer("n"), p.integer("heads"))
         return (random_weight("weight", p.text("quant"), shape, rng),)
@@ -84,7 +84,8 @@ def example(
     Args:
         expert_subset: only so many experts are made; the call's problem then says so too.
         attrs: replaces the operation's usual attributes one by one.
-        bias: gives ``linear`` a bias, and ``moe_router`` a correction bias.
+        bias: gives ``linear`` a bias, ``moe_experts`` one for each matrix, and ``moe_router`` a correction bias, or
+            where ``attrs`` have ``logit_bias`` one of its logits.
         weights: taken instead of new ones.
 
     Raises:

@@ -48,8 +48,11 @@ def _yarn_ramp(attrs: Mapping[str, Attribute], d: int, base: float) -> npt.NDArr
     def pair_that_turns(times: float) -> float:
         return d * math.log(context / (times * 2 * math.pi)) / (2 * math.log(base))
 
-    low = max(math.floor(pair_that_turns(_number(attrs, "beta_fast", 0.0) or BETA_FAST)), 0)
-    high: float = min(math.ceil(pair_that_turns(_number(attrs, "beta_slow", 0.0) or BETA_SLOW)), d - 1)
+    fast = pair_that_turns(_number(attrs, "beta_fast", 0.0) or BETA_FAST)
+    slow = pair_that_turns(_number(attrs, "beta_slow", 0.0) or BETA_SLOW)
+    if not attrs.get("exact_bounds"):
+        fast, slow = math.floor(fast), math.ceil(slow)
+    low, high = max(fast, 0.0), min(slow, d - 1.0)
     if low == high:
         high += 0.001  # the ramp becomes a step; no division by zero
     return np.clip((np.arange(d // 2) - low) / (high - low), 0.0, 1.0)
@@ -64,7 +67,8 @@ def rope_frequencies(
     ``d`` is the number of elements that rotate (the ``d`` of the rope problem: ``head_dim`` or fewer; always pass the
     problem's). ``attrs`` are those of a rope call: ``freq_base`` (default 10000), ``scaling`` none|linear|yarn,
     ``factor``, ``original_context``, ``beta_fast``, ``beta_slow``, ``mscale``, ``mscale_all_dim`` (0 or absent: not
-    given). ``freq_factors`` (``rope_freqs.weight``, ``[d/2]``) divides each pair's frequency.
+    given), ``exact_bounds`` (1: YaRN's ramp is not widened to whole pairs). ``freq_factors`` (``rope_freqs.weight``,
+    ``[d/2]``) divides each pair's frequency.
 
     Raises:
         UserError: an odd ``d``, an unknown scaling, a factor or context that is not positive.

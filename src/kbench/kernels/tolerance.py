@@ -31,7 +31,17 @@ from kbench.core import Block, OpCall, Problem, quant
 
 from .cache import decode
 from .implementation import StepState
-from .reference import FUNCTIONS, Tensor, cache_of, choice_scores, expansion, head_matrix
+from .reference import (
+    FUNCTIONS,
+    Tensor,
+    cache_of,
+    choice_scores,
+    clamp_of,
+    expansion,
+    head_matrix,
+    router_biases,
+    router_logits,
+)
 
 Array = npt.NDArray[Any]
 
@@ -132,18 +142,25 @@ def _moe_experts(
     call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
 ) -> Array:
     tokens, ids, scores = x
+    alpha, limit = clamp_of(call) or (1.0, math.inf)
+    shift = 0 if math.isinf(limit) else 1
     total = np.zeros_like(y[0])
     for expert in np.unique(ids):
         token, slot = np.nonzero(ids == expert)
-        gate, up, down = (t.matrix(int(expert)) for t in w)
+        gate, up, down = (t.matrix(int(expert)) for t in w[:3])
+        biases = [t.rows([int(expert)]) for t in w[3:]] or [np.zeros(1)] * 3
         rows = tokens[token]
-        g, u = rows @ gate.T, rows @ up.T
-        sigmoid = 1 / (1 + np.exp(-g))
+        g, u = np.minimum(rows @ gate.T + biases[0], limit), np.clip(rows @ up.T + biases[1], -limit, limit) + shift
+        sigmoid = 1 / (1 + np.exp(-alpha * g))
         hidden = g * sigmoid * u
-        # d silu/dg is at most 1.1; the two errors come from different weights, so their squares add.
-        error = np.hypot(1.1 * product_bound(gate, rows, a) * u, g * sigmoid * product_bound(up, rows, a))
+        # The slope of g sigmoid(alpha g) is at most 1.1 for any alpha, that of a clamp at most 1; adding a bias, or 1,
+        # rounds. The two errors come from different weights, so their squares add.
+        gate_error = product_bound(gate, rows, a) + _U * np.abs(g)
+        up_error = product_bound(up, rows, a) + 2 * _U * (np.abs(u) + shift)
+        error = np.hypot(1.1 * gate_error * u, g * sigmoid * up_error)
         error += FUNCTION_ULPS * _U * np.abs(hidden)
-        total[token] += np.abs(scores[token, slot])[:, None] * product_bound(down, hidden, a, error)
+        bound = product_bound(down, hidden, a, error) + _U * np.abs(biases[2])
+        total[token] += np.abs(scores[token, slot])[:, None] * bound
     return np.asarray(total) + call.problem.integer("top_k") * _U * np.abs(y[0])
 
 
@@ -265,8 +282,10 @@ def router_bounds(
     another whose choice score is no further away than both bounds."""
     w = weights[0].matrix()
     logit_error = product_bound(w, inputs[0], accuracy)
-    bias = weights[1].vector() if len(weights) > 1 else None
-    scores, choice = choice_scores(inputs[0] @ w.T, call.attrs, bias)
+    _, bias = router_biases(call, [weight.vector() for weight in weights])
+    logits = router_logits(call, weights, inputs[0])
+    logit_error = logit_error + _U * np.abs(logits)  # a bias of the logits is added, and that rounds
+    scores, choice = choice_scores(logits, call.attrs, bias)
     # A softmax or sigmoid whose logits are off by e is off by the factor exp(2e) at most; renormalising doubles it.
     relative = 4 * logit_error.max(axis=-1, keepdims=True) + FUNCTION_ULPS * _U
     return choice, relative * scores + _U, np.broadcast_to(relative, scores.shape)

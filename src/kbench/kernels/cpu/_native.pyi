@@ -187,6 +187,7 @@ class Program:
         norm_topk_prob: bool = False,
         routed_scaling: float = 1.0,
         bias: _F32 | None = None,
+        logit_bias: _F32 | None = None,
         threads: int = 0,
     ) -> int: ...
     def moe_experts(
@@ -200,6 +201,12 @@ class Program:
         weights: int,
         y: int,
         top_k: int,
+        gate_bias: _F32 | None = None,
+        up_bias: _F32 | None = None,
+        down_bias: _F32 | None = None,
+        clamped: bool = False,
+        alpha: float = 1.0,
+        limit: float = 0.0,
         threads: int = 0,
     ) -> int: ...
     def run(self, tokens: _I32, position: int, profile: bool = False) -> list[float] | None: ...

@@ -11,6 +11,7 @@ from kbench.core import OpCall, UserError
 
 from ..cache import Cache
 from ..implementation import FloatArray
+from ..reference import clamp_of, router_biases
 from ..rope import rope_frequencies
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def _take_last(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets,
 
 def _moe_router(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
     (x,) = _inputs(call, o)
+    logit_bias, bias = router_biases(call, w)
     return p.moe_router(
         isa,
         w[0],
@@ -145,16 +147,36 @@ def _moe_router(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets
         int(_number(call, "topk_group", 1)),
         bool(call.attrs.get("norm_topk_prob")),
         _number(call, "routed_scaling", 1.0),
-        bias=w[1] if len(w) > 1 else None,
+        bias=bias,
+        logit_bias=logit_bias,
         threads=threads,
     )
 
 
 def _moe_experts(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
-    gate, up, down = w
+    gate, up, down = w[:3]
+    gate_bias, up_bias, down_bias = w[3:] or (None, None, None)
     x, ids, weights = _inputs(call, o)
-    top_k = call.problem.integer("top_k")
-    return p.moe_experts(isa, gate, up, down, x, ids, weights, _output(call, o), top_k, threads=threads)
+    clamp = clamp_of(call)
+    alpha, limit = clamp or (1.0, 0.0)
+    return p.moe_experts(
+        isa,
+        gate,
+        up,
+        down,
+        x,
+        ids,
+        weights,
+        _output(call, o),
+        call.problem.integer("top_k"),
+        gate_bias=gate_bias,
+        up_bias=up_bias,
+        down_bias=down_bias,
+        clamped=clamp is not None,
+        alpha=alpha,
+        limit=limit,
+        threads=threads,
+    )
 
 
 EMITTERS: dict[str, Emitter] = {

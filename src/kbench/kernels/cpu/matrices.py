@@ -37,6 +37,8 @@ def make_item(problem: Problem, weight: WeightData, *, raw: bool = False) -> Ite
     """
     if len(weight.shape) == 1:
         return _vector(weight)
+    if problem.op == "moe_experts" and len(weight.shape) == 2:  # a vector for each expert
+        return _vector(weight).reshape(weight.shape[::-1])
     if problem.op == "head_linear" and len(weight.shape) == 2:
         return _halves_of_kv_b(problem, weight, raw)
     if problem.op == "mla_decompressed":

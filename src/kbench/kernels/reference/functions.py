@@ -18,7 +18,8 @@ from kbench.core import OpCall
 from ..cache import Cache, append, decode
 from ..implementation import StepState
 from ..rope import rope_frequencies
-from .routing import route, softmax
+from .experts import clamp_of, gated, sigmoid, silu
+from .routing import route, router_biases, router_logits, softmax
 from .tensor import Tensor
 
 Array = npt.NDArray[Any]
@@ -167,23 +168,12 @@ def mla_decompressed(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[A
     return [np.concatenate(y).transpose(1, 0, 2).reshape(tokens, -1)]
 
 
-def silu(x: Array) -> Array:
-    # exp overflows to inf for very negative x, and x / inf is the right limit: 0.
-    with np.errstate(over="ignore"):
-        return np.asarray(x / (1 + np.exp(-x)))
-
-
 def silu_mul(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
     return [silu(inputs[0]) * inputs[1]]
 
 
 def add(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
     return [inputs[0] + inputs[1]]
-
-
-def sigmoid(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # as in silu
-        return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def gated_add(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
@@ -206,20 +196,25 @@ def transfer(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], s
 
 
 def moe_router(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
-    logits = inputs[0] @ weights[0].matrix().T
-    bias = weights[1].vector() if len(weights) > 1 else None
-    return list(route(logits, call.problem.integer("top_k"), call.attrs, bias))
+    _, bias = router_biases(call, [weight.vector() for weight in weights])
+    return list(route(router_logits(call, weights, inputs[0]), call.problem.integer("top_k"), call.attrs, bias))
 
 
 def moe_experts(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    """Weights are three stacks of matrices, and perhaps as many of biases."""
     x, ids, scores = inputs
-    gate, up, down = weights
+    clamp = clamp_of(call)
+
+    def project(part: int, rows: Array, expert: int) -> Array:
+        product = rows @ weights[part].matrix(expert).T
+        return np.asarray(product if len(weights) == 3 else product + weights[3 + part].rows([expert]))
+
     y = np.zeros_like(x)
     for expert in np.unique(ids):
         token, slot = np.nonzero(ids == expert)
         rows = x[token]
-        hidden = silu(rows @ gate.matrix(int(expert)).T) * (rows @ up.matrix(int(expert)).T)
-        y[token] += scores[token, slot][:, None].astype(x.dtype) * (hidden @ down.matrix(int(expert)).T)
+        hidden = gated(project(0, rows, int(expert)), project(1, rows, int(expert)), clamp)
+        y[token] += scores[token, slot][:, None].astype(x.dtype) * project(2, hidden, int(expert))
     return [y]
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import Attribute, UserError
+from kbench.core import Attribute, OpCall, UserError
+
+from .tensor import Tensor
 
 SCORINGS = ("softmax", "sigmoid")
+_Item = TypeVar("_Item")
 
 
 def softmax(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -22,6 +25,20 @@ def softmax(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def top(x: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
     """Indices of the ``count`` largest along the last axis, largest first, ties to the lower index."""
     return np.argsort(-x, axis=-1, kind="stable")[..., :count]
+
+
+def router_biases(call: OpCall, weights: Sequence[_Item]) -> tuple[_Item | None, _Item | None]:
+    """What is behind a router's matrix among its weights: the bias of its logits, where attribute ``logit_bias`` says
+    that there is one, and the correction of its choice; None for what there is not."""
+    rest = list(weights[1:])
+    logit_bias = rest.pop(0) if call.attrs.get("logit_bias") else None
+    return logit_bias, rest.pop(0) if rest else None
+
+
+def router_logits(call: OpCall, weights: Sequence[Tensor], x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``[tokens, experts]``."""
+    logits, (bias, _) = x @ weights[0].matrix().T, router_biases(call, weights)
+    return np.asarray(logits if bias is None else logits + bias.vector())
 
 
 def choice_scores(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kbench.core import Block, OpCall, Problem
 
 from ..implementation import Prepared, StepState, WeightData
-from ..reference import Tensor
+from ..reference import Tensor, router_biases
 from .implementation import TorchImplementation, TorchWeights
 from .route import route
 
@@ -66,8 +66,10 @@ class TorchDevice(TorchImplementation):
     ) -> list[Any]:
         import torch
 
-        logits = torch.nn.functional.linear(x[0], w[0].float())
-        return list(route(logits, call.problem.integer("top_k"), call.attrs, w[1].reshape(-1) if len(w) > 1 else None))
+        biases = router_biases(call, w)
+        logit_bias, bias = (None if found is None else found.reshape(-1) for found in biases)
+        logits = torch.nn.functional.linear(x[0], w[0].float(), logit_bias)
+        return list(route(logits, call.problem.integer("top_k"), call.attrs, bias))
 
 
 @functools.lru_cache(maxsize=32)

@@ -17,7 +17,7 @@ from kbench.core import Block, OpCall, Problem
 from ..block_parameters import BlockParameter
 from ..cache import append, decode, refusal
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
-from ..reference import Tensor, cache_of, dequantize, expansion, route
+from ..reference import Tensor, cache_of, clamp_of, dequantize, expansion, route, router_biases
 from ..rope import rope_frequencies
 from .cache import append as append_on_device
 
@@ -108,7 +108,8 @@ class TorchImplementation:
         low = torch.bfloat16 if self.accuracy(problem) == "bf16" else torch.float32
         tensors = []
         for weight in weights:
-            is_matrix = len(weight.shape) > 1
+            # Of experts there is a bias, too, for each.
+            is_matrix = len(weight.shape) > (2 if problem.op == "moe_experts" else 1)
             dtype = low if is_matrix else torch.float32
             out = torch.empty(math.prod(weight.shape[1:]), weight.shape[0], dtype=dtype, device=self.place)
             raw = weight.whole.reshape(len(out), -1)
@@ -272,25 +273,42 @@ class TorchImplementation:
     ) -> list[Any]:
         import torch
 
-        logits = torch.nn.functional.linear(x[0], w[0]).numpy()
-        bias = w[1].numpy() if len(w) > 1 else None
-        return list(route(logits, call.problem.integer("top_k"), call.attrs, bias))
+        logit_bias, bias = router_biases(call, w)
+        logits = torch.nn.functional.linear(x[0], w[0], None if logit_bias is None else logit_bias.reshape(-1)).numpy()
+        return list(
+            route(logits, call.problem.integer("top_k"), call.attrs, None if bias is None else bias.reshape(-1).numpy())
+        )
 
     def _moe_experts(
         self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState
     ) -> list[Any]:
         import torch
 
-        linear, silu = torch.nn.functional.linear, torch.nn.functional.silu
-        gate, up, down = w
-        hidden, ids, scores = x[0].to(gate.dtype), x[1], x[2]
+        clamp = clamp_of(call)
+        hidden, ids, scores = x[0].to(w[0].dtype), x[1], x[2]
+
+        def project(part: int, rows: torch.Tensor, expert: int) -> torch.Tensor:
+            bias = w[3 + part][expert].to(rows.dtype) if len(w) > 3 else None
+            return torch.nn.functional.linear(rows, w[part][expert], bias)
+
         y = torch.zeros_like(x[0])
         for expert in torch.unique(ids).tolist():
             token, slot = (ids == expert).nonzero(as_tuple=True)
             rows = hidden[token]
-            out = linear(silu(linear(rows, gate[expert])).mul_(linear(rows, up[expert])), down[expert])
+            out = project(2, _gated(project(0, rows, expert), project(1, rows, expert), clamp), expert)
             y.index_add_(0, token, out.float() * scores[token, slot][:, None])
         return [y]
+
+
+def _gated(gate: torch.Tensor, up: torch.Tensor, clamp: tuple[float, float] | None) -> torch.Tensor:
+    """``reference.gated`` in torch."""
+    import torch
+
+    if clamp is None:
+        return torch.nn.functional.silu(gate).mul_(up)
+    alpha, limit = clamp
+    g, u = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (g * alpha).sigmoid_().mul_(g).mul_(u.add_(1))
 
 
 def _hidden(tokens: int, cached: int, position: int, device: torch.device) -> torch.Tensor:

@@ -147,11 +147,20 @@ class BoundProgram {
 };
 
 RouterOptions router_options(int64_t top_k, const std::string& scoring, int64_t n_group, int64_t topk_group,
-                             bool norm_topk_prob, float routed_scaling, const std::optional<Vector>& bias) {
+                             bool norm_topk_prob, float routed_scaling, const std::optional<Vector>& bias,
+                             const std::optional<Vector>& logit_bias) {
   if (scoring != "softmax" && scoring != "sigmoid") {
     throw std::invalid_argument("unknown scoring '" + scoring + "', accepted: softmax, sigmoid");
   }
-  return {top_k, scoring == "sigmoid", n_group, topk_group, norm_topk_prob, routed_scaling, floats(bias)};
+  return {top_k,         scoring == "sigmoid", n_group, topk_group, norm_topk_prob, routed_scaling, floats(bias),
+          floats(logit_bias)};
+}
+
+// [experts, rows], as one run of floats.
+using Matrix2d = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+std::vector<float> floats(const std::optional<Matrix2d>& x) {
+  return x.has_value() ? std::vector<float>(x->data(), x->data() + x->size()) : std::vector<float>();
 }
 
 }  // namespace
@@ -278,21 +287,31 @@ void bind_program(nb::module_& m) {
           "moe_router",
           [](P& p, const std::string& i, nb::object w, int64_t x, int64_t ids, int64_t weights, int64_t top_k,
              const std::string& scoring, int64_t n_group, int64_t topk_group, bool norm_topk_prob, float routed_scaling,
-             const std::optional<Vector>& bias, int threads) {
+             const std::optional<Vector>& bias, const std::optional<Vector>& logit_bias, int threads) {
             return p.program().moe_router(
                 isa(i), p.matrix(w), x, ids, weights,
-                router_options(top_k, scoring, n_group, topk_group, norm_topk_prob, routed_scaling, bias), threads);
+                router_options(top_k, scoring, n_group, topk_group, norm_topk_prob, routed_scaling, bias, logit_bias),
+                threads);
           },
           "isa"_a, "w"_a, "x"_a, "ids"_a, "weights"_a, "top_k"_a, "scoring"_a, "n_group"_a = 1, "topk_group"_a = 1,
-          "norm_topk_prob"_a = false, "routed_scaling"_a = 1.0f, "bias"_a.none() = nb::none(), "threads"_a = 0)
+          "norm_topk_prob"_a = false, "routed_scaling"_a = 1.0f, "bias"_a.none() = nb::none(),
+          "logit_bias"_a.none() = nb::none(), "threads"_a = 0,
+          "bias moves the choice of experts only, logit_bias is a part of their logits.")
       .def(
           "moe_experts",
           [](P& p, const std::string& i, const nb::list& gate, const nb::list& up, const nb::list& down, int64_t x,
-             int64_t ids, int64_t weights, int64_t y, int64_t top_k, int threads) {
-            return p.program().moe_experts(isa(i), p.matrices(gate), p.matrices(up), p.matrices(down), x, ids, weights,
-                                           y, top_k, threads);
+             int64_t ids, int64_t weights, int64_t y, int64_t top_k, const std::optional<Matrix2d>& gate_bias,
+             const std::optional<Matrix2d>& up_bias, const std::optional<Matrix2d>& down_bias, bool clamped,
+             float alpha, float limit, int threads) {
+            return p.program().moe_experts(
+                isa(i), p.matrices(gate), p.matrices(up), p.matrices(down), x, ids, weights, y, top_k,
+                {floats(gate_bias), floats(up_bias), floats(down_bias), clamped, alpha, limit}, threads);
           },
-          "isa"_a, "gate"_a, "up"_a, "down"_a, "x"_a, "ids"_a, "weights"_a, "y"_a, "top_k"_a, "threads"_a = 0)
+          "isa"_a, "gate"_a, "up"_a, "down"_a, "x"_a, "ids"_a, "weights"_a, "y"_a, "top_k"_a,
+          "gate_bias"_a.none() = nb::none(), "up_bias"_a.none() = nb::none(), "down_bias"_a.none() = nb::none(),
+          "clamped"_a = false, "alpha"_a = 1.0f, "limit"_a = 0.0f, "threads"_a = 0,
+          "Biases are [experts, rows of the matrix]. Experts compute down(silu(gate) * up), or, clamped,\n"
+          "down(g * sigmoid(alpha * g) * (u + 1)) with g = gate, at most limit, and u = up, within +-limit.")
       .def("run", &P::run, "tokens"_a, "position"_a, "profile"_a = false,
            "Replays all steps for `tokens` (int32[:]), the first of which has `position` tokens before it.\n"
            "profile=True returns the seconds of each step, measured between barriers around it. Raises ValueError,\n"

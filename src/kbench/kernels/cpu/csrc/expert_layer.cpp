@@ -102,16 +102,24 @@ void ExpertLayer::gather(const Lane& lane, const Activation& x, int64_t tokens) 
   }
 }
 
-// hidden[p .. p + pairs][column .. column + columns] = silu(g) * u, in the form that down's kernel reads.
+void ExpertLayer::activate(const float* g, const float* u, int64_t columns, float* y) const {
+  if (options.clamped) {
+    ops.clamped_swiglu(g, u, columns, options.alpha, options.limit, y);
+  } else {
+    ops.silu_mul(g, u, columns, y);
+  }
+}
+
+// hidden[p .. p + pairs][column .. column + columns] of g and u, in the form that down's kernel reads.
 void ExpertLayer::join(const float* g, float* u, int64_t pairs, int64_t stride, int64_t p, int64_t column,
                        int64_t columns, bool words) const {
   for (int64_t t = 0; t < pairs; ++t) {
     float* row = u + t * stride;
     if (hidden.q == nullptr) {
-      ops.silu_mul(g + t * stride, row, columns, const_cast<float*>(hidden.x) + (p + t) * n + column);
+      activate(g + t * stride, row, columns, const_cast<float*>(hidden.x) + (p + t) * n + column);
       continue;
     }
-    ops.silu_mul(g + t * stride, row, columns, row);
+    activate(g + t * stride, row, columns, row);
     Activation piece = rows_from(hidden, p + t);
     piece.x = row;
     piece.k = piece.ldx = columns;
@@ -139,6 +147,7 @@ void ExpertLayer::gate_up(const Lane& lane, const RunState& s, const Activation&
     const int64_t e = sorted.active[i], count = sorted.count(e);
     const PackedMatrix &wg = gate[static_cast<size_t>(e)], &wu = up[static_cast<size_t>(e)];
     const KernelChoice kg = kernel(wg, count, s.n_tokens), ku = kernel(wu, count, s.n_tokens);
+    const float *bias_g = of_expert(options.gate_bias, e, n), *bias_u = of_expert(options.up_bias, e, n);
     const bool words = kernel(down[static_cast<size_t>(e)], count, s.n_tokens).words;
     const bool panels = is_panel(kg, wg) || is_panel(ku, wu);
     const int64_t first = units.begin * kUnitColumns, last = std::min(units.end * kUnitColumns, n);
@@ -157,8 +166,8 @@ void ExpertLayer::gate_up(const Lane& lane, const RunState& s, const Activation&
         const Range pairs = share(count, part, parts);
         const int64_t p = sorted.begin[e] + pairs.begin, n_pairs = pairs.end - pairs.begin;
         const Activation a = rows_from(x, one_token ? 0 : p);
-        multiply(kg.fn, wg, a, n_pairs, tile0, tile1, nullptr, g - c, stride, parameters);
-        multiply(ku.fn, wu, a, n_pairs, tile0, tile1, nullptr, u - c, stride, parameters);
+        multiply(kg.fn, wg, a, n_pairs, tile0, tile1, bias_g, g - c, stride, parameters);
+        multiply(ku.fn, wu, a, n_pairs, tile0, tile1, bias_u, u - c, stride, parameters);
         join(g, u, n_pairs, stride, p, c, columns, words);
       }
     }
@@ -192,6 +201,7 @@ void ExpertLayer::sum_down(const Lane& lane, const RunState& s, const float* wei
       const int64_t e = sorted.active[i], count = sorted.count(e);
       const PackedMatrix& w = down[static_cast<size_t>(e)];
       const KernelChoice kd = kernel(w, count, s.n_tokens);
+      const float* bias = of_expert(options.down_bias, e, k);
       const Block block(is_panel(kd, w), count, last - first, kTileRows);
       for (int64_t j = 0; j < block.columns.parts; ++j) {
         if (j == block.columns.parts - 1 && i + 1 < *sorted.n_active) {
@@ -203,7 +213,7 @@ void ExpertLayer::sum_down(const Lane& lane, const RunState& s, const float* wei
         for (int64_t part = 0; part < block.pairs.parts; ++part) {
           const Range pairs = block.pairs[part];
           const int64_t p = sorted.begin[e] + pairs.begin, n_pairs = pairs.end - pairs.begin;
-          multiply(kd.fn, w, rows_from(hidden, p), n_pairs, tile0, tile1, nullptr, results - c, stride, parameters);
+          multiply(kd.fn, w, rows_from(hidden, p), n_pairs, tile0, tile1, bias, results - c, stride, parameters);
           for (int64_t t = 0; t < n_pairs; ++t) {
             const int64_t pair = sorted.pair[p + t];
             ops.add_scaled(results + t * stride, weights[pair], columns, y + pair / top_k * k + c);

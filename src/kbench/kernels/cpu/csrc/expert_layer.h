@@ -19,12 +19,13 @@ struct ExpertLayer {
   int64_t k = 0;       // of the hidden state
   int64_t top_k = 0;
   int64_t max_pairs = 0;
+  ExpertOptions options{};
   int planes = 1;
   MatmulParameters parameters{};
   std::shared_ptr<Partition> gate_up_partition, down_partition;
   bool one_token = false;    // the program's: all experts read the token's own row
   Activation rows{};         // inputs of the sorted pairs; unused for one token
-  Activation hidden{};       // silu(gate) * up of the sorted pairs
+  Activation hidden{};       // silu(gate) * up, or as options say, of the sorted pairs
   int32_t* plans = nullptr;  // [threads]
   float* own = nullptr;      // [threads][own_floats()]
 
@@ -46,6 +47,11 @@ struct ExpertLayer {
   bool is_panel(const KernelChoice& choice, const PackedMatrix& w) const {
     return choice.fn != table.matmul[static_cast<int>(w.format)];
   }
+  // Expert e's part of a bias of n each; null where there is none.
+  static const float* of_expert(const std::vector<float>& bias, int64_t e, int64_t n) {
+    return bias.empty() ? nullptr : bias.data() + e * n;
+  }
+  void activate(const float* g, const float* u, int64_t columns, float* y) const;
   void join(const float* g, float* u, int64_t pairs, int64_t stride, int64_t p, int64_t column, int64_t columns,
             bool words) const;
 };

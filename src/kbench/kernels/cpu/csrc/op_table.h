@@ -13,6 +13,8 @@ struct OpTable {
   void (*rms_norm)(const float* x, const float* weight, int64_t d, float eps, float* y) = nullptr;
   // y = silu(gate) * up
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* y) = nullptr;
+  // y = g * sigmoid(alpha * g) * (u + 1), where g is gate, at most limit, and u is up, within +-limit. NaN stays NaN.
+  void (*clamped_swiglu)(const float* gate, const float* up, int64_t n, float alpha, float limit, float* y) = nullptr;
   // y = a + b
   void (*add)(const float* a, const float* b, int64_t n, float* y) = nullptr;
   // y += weight * x

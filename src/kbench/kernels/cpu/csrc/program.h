@@ -83,7 +83,15 @@ struct RouterOptions {
   int64_t topk_group = 1;
   bool norm_topk_prob = false;
   float routed_scaling = 1.0f;
-  std::vector<float> bias;  // empty or one per expert; used to choose, not to weigh
+  std::vector<float> bias;        // empty or one per expert; used to choose, not to weigh
+  std::vector<float> logit_bias;  // empty or one per expert; a part of the logits
+};
+
+// What a layer's experts add to their products, [experts][rows of the matrix] or empty, and how they join gate and up.
+struct ExpertOptions {
+  std::vector<float> gate_bias, up_bias, down_bias;
+  bool clamped = false;  // OpTable::clamped_swiglu with alpha and limit; else silu(gate) * up
+  float alpha = 0, limit = 0;
 };
 
 // A matrix that reads a value's rows: which of their quantised forms, choose_kernel() says.
@@ -125,7 +133,7 @@ class Program {
   int moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, int64_t weights, RouterOptions options,
                  int threads);
   int moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<PackedMatrix> up, std::vector<PackedMatrix> down,
-                  int64_t x, int64_t ids, int64_t weights, int64_t y, int64_t top_k, int threads);
+                  int64_t x, int64_t ids, int64_t weights, int64_t y, int64_t top_k, ExpertOptions options, int threads);
 
   // Replays all steps. Throws std::invalid_argument before anything is touched when the tokens do not fit (too many,
   // an id outside the vocabulary, a cache that would overflow). seconds: filled with the time of each step, measured

@@ -2,8 +2,8 @@
 //
 //   plan      each thread for itself: pairs (token, choice) sorted by expert
 //   gather    quantised rows copied next to each other, expert by expert (not for one token: all experts read its row)
-//   gate, up  work = (expert, 32 columns) shared out by cost, or as `partition` says; SiLU * up and its quantisation by
-//             the thread that made it
+//   gate, up  work = (expert, 32 columns) shared out by cost, or as `partition` says; biases, SiLU * up and its
+//             quantisation by the thread that made it
 //   down      work = output columns: each thread sums all experts' weighted results of its own columns, in the order of
 //             the experts, so that no sums are shared and the result does not depend on the thread count
 // Experts without tokens appear in no list and cost nothing.
@@ -32,17 +32,26 @@ void check_experts(const std::vector<PackedMatrix>& w, size_t experts, int64_t n
   }
 }
 
+void check_bias(const std::vector<float>& bias, int64_t elements, const char* name) {
+  if (bias.empty() || static_cast<int64_t>(bias.size()) == elements) return;
+  throw std::invalid_argument(std::string("moe_experts: ") + std::to_string(bias.size()) + " biases of " + name +
+                              "; accepted: one for each row of each expert, " + std::to_string(elements));
+}
+
 }  // namespace
 
 int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<PackedMatrix> up,
                          std::vector<PackedMatrix> down, int64_t x, int64_t ids, int64_t weights, int64_t y,
-                         int64_t top_k, int threads) {
+                         int64_t top_k, ExpertOptions options, int threads) {
   threads = stage_threads(threads);
   if (gate.empty()) throw std::invalid_argument("moe_experts: no experts");
   const int64_t experts = static_cast<int64_t>(gate.size()), n = gate[0].n, k = gate[0].k;
   check_experts(gate, gate.size(), n, k, "gate");
   check_experts(up, gate.size(), n, k, "up");
   check_experts(down, gate.size(), k, n, "down");
+  check_bias(options.gate_bias, experts * n, "gate");
+  check_bias(options.up_bias, experts * n, "up");
+  check_bias(options.down_bias, experts * k, "down");
   if (top_k < 1 || top_k > experts) {
     throw std::invalid_argument("moe_experts: top_k is " + std::to_string(top_k) + "; accepted: 1 to " +
                                 std::to_string(experts));
@@ -72,7 +81,7 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
 
   auto layer = std::make_shared<ExpertLayer>(ExpertLayer{op_table(isa), matmul_table(isa), std::move(gate),
                                                          std::move(up), std::move(down), n, k, top_k, max_pairs,
-                                                         planes_, parameters_, make_partition(threads),
+                                                         std::move(options), planes_, parameters_, make_partition(threads),
                                                          make_partition(threads), one_token});
   layer->plans = reinterpret_cast<int32_t*>(
       shared_scratch("experts' plans", ExpertPlan::ints(experts, max_pairs) * 4 * threads));

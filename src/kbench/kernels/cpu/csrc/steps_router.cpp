@@ -25,6 +25,10 @@ int Program::moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, 
     throw std::invalid_argument("moe_router: a bias of " + std::to_string(o.bias.size()) + " for " +
                                 std::to_string(experts));
   }
+  if (!o.logit_bias.empty() && static_cast<int64_t>(o.logit_bias.size()) != experts) {
+    throw std::invalid_argument("moe_router: a bias of " + std::to_string(o.logit_bias.size()) + " logits for " +
+                                std::to_string(experts));
+  }
   place(x, max_tokens_, w.k, "x");
   const int64_t chosen_bytes = max_tokens_ * o.top_k * 4;
   place(ids, max_tokens_, o.top_k, "ids");
@@ -37,7 +41,7 @@ int Program::moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, 
   Operand logits;
   logits.n_bytes = max_tokens_ * experts * 4;
   logits.shared = shared_scratch("router's logits", logits.n_bytes);
-  add_matmul(isa, w, ref, logits, {}, false, threads);
+  add_matmul(isa, w, ref, logits, o.logit_bias, false, threads);
   const bool own = small(max_tokens_ * experts * o.top_k);
   const Operand id_out =
       own ? replicated_output(ids, max_tokens_, o.top_k, "ids") : shared_output(ids, max_tokens_, o.top_k, "ids");

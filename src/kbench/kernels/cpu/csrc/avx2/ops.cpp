@@ -56,6 +56,28 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* y) {
   }
 }
 
+struct ClampedSwiglu {
+  __m256 minus_alpha, limit, minus_limit, one;
+
+  // Of min and max the second operand is what a NaN gives: the value itself.
+  __m256 operator()(__m256 gate, __m256 up) const {
+    const __m256 g = _mm256_min_ps(limit, gate);
+    const __m256 u = _mm256_max_ps(minus_limit, _mm256_min_ps(limit, up));
+    const __m256 gated = _mm256_div_ps(g, _mm256_add_ps(one, exp_ps(_mm256_mul_ps(minus_alpha, g))));
+    return _mm256_mul_ps(gated, _mm256_add_ps(u, one));
+  }
+};
+
+void clamped_swiglu(const float* gate, const float* up, int64_t n, float alpha, float limit, float* y) {
+  const ClampedSwiglu join{_mm256_set1_ps(-alpha), _mm256_set1_ps(limit), _mm256_set1_ps(-limit), _mm256_set1_ps(1.0f)};
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, join(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+  if (i < n) {
+    const __m256i mask = tail_mask(n - i);
+    _mm256_maskstore_ps(y + i, mask, join(_mm256_maskload_ps(gate + i, mask), _mm256_maskload_ps(up + i, mask)));
+  }
+}
+
 void add(const float* a, const float* b, int64_t n, float* y) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
@@ -116,6 +138,7 @@ void scale_by(const float* x, float scale, int64_t n, float* y) {
 void fill_op_table_avx2(OpTable& table) {
   table.rms_norm = rms_norm;
   table.silu_mul = silu_mul;
+  table.clamped_swiglu = clamped_swiglu;
   table.add = add;
   table.add_scaled = add_scaled;
   table.rope_norm = rope_norm;

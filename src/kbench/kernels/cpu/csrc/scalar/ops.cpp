@@ -19,6 +19,14 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
 }
 
+void clamped_swiglu(const float* gate, const float* up, int64_t n, float alpha, float limit, float* y) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = gate[i] > limit ? limit : gate[i];
+    const float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+    y[i] = g / (1.0f + std::exp(-alpha * g)) * (u + 1.0f);
+  }
+}
+
 void add(const float* a, const float* b, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
 }
@@ -50,6 +58,7 @@ void scale_by(const float* x, float scale, int64_t n, float* y) {
 void fill_op_table_scalar(OpTable& table) {
   table.rms_norm = rms_norm;
   table.silu_mul = silu_mul;
+  table.clamped_swiglu = clamped_swiglu;
   table.add = add;
   table.add_scaled = add_scaled;
   table.rope_norm = rope_norm;
