@@ -183,6 +183,52 @@ def test_ktransformers_rules_for_a_gpu_rehearse(deepseek_path: Path, tmp_path: P
     np.testing.assert_allclose(session.logits([1, 2]), plain.logits([1, 2]), rtol=0.2, atol=0.2)
 
 
+MODEL_RULE = (
+    "- match: {name: '^model$'}\n  replace:\n    class: ktransformers.operators.models.KDeepseekV2Model\n"
+    "    kwargs: {transfer_map: {%s}}\n"
+)
+DEFAULTS = "- match: {name: '%s'}\n  replace: {class: default, kwargs: {generate_device: '%s'}}\n"
+# How people split a model in KTransformers' dialect -> crossings between the two GPUs in a step, there and back.
+MAPS = {
+    "a map alone": (MODEL_RULE % "1: 'cuda:1'", 1, 0),
+    "rules for all that is in the layers": (
+        MODEL_RULE % "1: 'cuda:1'"
+        + DEFAULTS % (r"^model\.layers\.0\.", "cuda:0")
+        + DEFAULTS % (r"(^model\.layers\.[1-9]\.)|(^model\.norm)|(^lm_head)", "cuda:1"),
+        1,
+        0,
+    ),
+    "a catch-all that takes the layers themselves": (
+        MODEL_RULE % "1: 'cuda:1'"
+        + DEFAULTS % (r"(^model\.layers\.[1-9]\.)|(^model\.norm)|(^lm_head)", "cuda:1")
+        + DEFAULTS % ("^model", "cuda:0"),
+        1,
+        0,
+    ),
+    "there and back": (MODEL_RULE % "1: 'cuda:1', 2: 'cuda:0'", 1, 1),
+    "attention against the map": (MODEL_RULE % "1: 'cuda:1'" + DEFAULTS % (r"layers\.1\.self_attn", "cuda:0"), 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_transfer_map_moves_the_hidden_state_once(path: Path, tmp_path: Path, name: str) -> None:
+    """Residual and norms stay where the map sends the hidden state: it crosses at the map's layers and nowhere else."""
+    text, there, back = MAPS[name]
+    file = tmp_path / "rules.yaml"
+    file.write_text(DEFAULTS % ("embed_tokens", "cpu") + text)
+    options: dict[str, Any] = {"kv": "f32", "context": 64, "chunk": 16, "threads": 1}
+    session = load_model(path, load_rules(file), alias=ALIAS, **options)
+    plain = load_model(path, **options)
+    np.testing.assert_array_equal(session.prefill(PROMPT), plain.prefill(PROMPT))
+    session.traffic.clear()
+    np.testing.assert_array_equal(session.decode(4), plain.decode(4))
+    moved = {(src, dst): entry.calls for (what, src, dst), entry in session.traffic.moved.items() if what == VALUES}
+    assert (moved.pop(("cuda:0", "cuda:1")), moved.pop(("cuda:1", "cuda:0"), 0)) == (there, back)
+    last = "cuda:0" if name == "there and back" else "cuda:1"
+    assert moved == {("cpu", "cuda:0"): 1, (last, "cpu"): 1}  # the embedding's row, and the logits
+    assert {call.device for call in session.decode_calls if call.module == "model.layers.1"} == {GPU1}
+
+
 def test_a_profile_has_every_call_once(deepseek_path: Path) -> None:
     session = load(deepseek_path, LAYOUTS["experts on cpu, the rest on cuda:0"])
     found = session.profile(3)

@@ -116,10 +116,11 @@ def explain(
     Example: kbench rules explain my.yaml --model deepseek-v2-chat model.layers.3.mlp
     """
     from kbench.rules import explain as explain_rules
-    from kbench.rules import fold_rows, load_rules
+    from kbench.rules import fold_rows, hidden_state, load_rules
 
     rules = load_rules(path, trust=tuple(trust))
     rows = explain_rules(rules, _tree(model))
+    path_of_state = hidden_state(rows)
     if module is None:
         rows = fold_rows(rows)
     else:
@@ -128,15 +129,40 @@ def explain(
         if not rows:
             raise UserError(f"no module {module!r} in {model}", todo=did_you_mean(module, known))
     if json:
-        print_json("rules.explain", 1, {"path": str(path), "model": model, "rows": [row.as_dict() for row in rows]})
+        told = {
+            str(phase): [{"layers": layers, "device": str(device)} for layers, device in runs]
+            for phase, runs in path_of_state.items()
+        }
+        fields = {"path": str(path), "model": model, "hidden_state": told, "rows": [row.as_dict() for row in rows]}
+        print_json("rules.explain", 1, fields)
     else:
         _print_rows(rows)
+        if module is None:
+            _print_path(path_of_state)
 
 
 def _threads(placement: Placement) -> str:
     """One count, or decode's and prefill's where they differ; empty: the engine's."""
     decode, prefill = (str(placement.thread_count(phase) or "") for phase in (Phase.DECODE, Phase.PREFILL))
     return decode if decode == prefill else f"{decode or 'all'} / {prefill or 'all'}"
+
+
+def _print_path(by_phase: dict[Phase, list[tuple[str, Device]]]) -> None:
+    """Where the hidden state is, if it moves at all."""
+    told = {phase: ", ".join(f"{layers} on {device}" for layers, device in runs) for phase, runs in by_phase.items()}
+    if max(map(len, by_phase.values())) < 2 and len(set(told.values())) == 1:
+        return
+    for phase, text in told.items() if len(set(told.values())) > 1 else [("decode, prefill", told[Phase.DECODE])]:
+        print(f"hidden state, {phase}: layers {text}")
+
+
+def _rule(row: Row) -> str:
+    """Which line of the file placed a row."""
+    told = [] if row.line is None else [f"line {row.line}"]
+    if row.map_line is not None:
+        told.append(f"transfer_map, line {row.map_line}")
+    rule = "; ".join(told) or "default"
+    return f"{rule} (below {row.above})" if row.above else rule
 
 
 def _print_rows(rows: list[Row]) -> None:
@@ -148,11 +174,10 @@ def _print_rows(rows: list[Row]) -> None:
     lines = []
     for row in rows:
         p = row.placement
-        rule = "default" if row.line is None else f"line {row.line}"
         lines.append(
             {
                 "module": row.module or "(root)",
-                "rule": f"{rule} (below {row.above})" if row.above else rule,
+                "rule": _rule(row),
                 "operator": row.operator.rpartition(".")[2],
                 "decode": f"{p.generate_device} {p.generate_op}",
                 "prefill": f"{p.prefill_device} {p.prefill_op}",

@@ -9,10 +9,10 @@ from kbench.core import AUTO, Device, Module, Phase, Placement, did_you_mean, fo
 
 from .budget import budget_findings
 from .classes import KNOWN_CLASSES, answers_to, is_known
-from .finding import ERROR, INFO, WARNING, Finding, Severity
+from .finding import ERROR, INFO, WARNING, Finding
 from .flow import flow_findings
 from .kernel_parameters import CheckBlock, block_findings
-from .match import Matched, match_modules, matches, placement_of
+from .match import Matched, Placer, match_modules, matches
 from .operators import OPERATORS, REGISTRY
 from .peer import peer_findings
 from .resolution import Resolution, resolve
@@ -64,19 +64,19 @@ def check(
         findings += _missing_devices(rules, rule, resolved[rule.number], devices)
         findings += block_findings(rules, rule, resolved[rule.number], default, check_block)
     if tree is not None:
-        by_rule = {number: one.placement(default) for number, one in resolved.items()}
+        matched = list(match_modules(rules, tree))
+        placer = Placer(rules, matched, resolved, default)
         placed = [
-            Placed(found, placement_of(found, by_rule, default), resolved[found.rule.number] if found.rule else None)
-            for found in match_modules(rules, tree)
+            Placed(found, placer.placement(found), resolved[found.rule.number] if found.rule else None)
+            for found in matched
         ]
         findings += _unused(rules, tree, placed)
         findings += _unfit(rules, placed)
         findings += _without_kwargs(rules, placed)
         findings += _quants(rules, placed, can_take)
-        findings += _unmatched(rules, placed, default)
-        transfer_map = {layer: device for one in resolved.values() for layer, device in one.transfer_map.items()}
+        findings += _unmatched(rules, placed)
         modules = [(one.matched.module, one.matched.rule, one.placement) for one in placed]
-        findings += flow_findings(rules, modules, transfer_map)
+        findings += flow_findings(rules, modules, placer.transfer_map, default)
         findings += budget_findings(rules, modules, budgets or {})
         if rules.is_kt:
             findings += peer_findings(rules, modules)
@@ -263,11 +263,12 @@ def _quants(rules: RuleSet, placed: list[Placed], can_take: CanTake | None) -> l
     return findings
 
 
-def _unmatched(rules: RuleSet, placed: list[Placed], default: Placement) -> list[Finding]:
-    alone = [one.matched.module for one in placed if one.matched.rule is None and one.matched.module.tensors]
+def _unmatched(rules: RuleSet, placed: list[Placed]) -> list[Finding]:
+    ones = [one for one in placed if one.matched.rule is None and one.matched.module.tensors]
+    alone = [one.matched.module for one in ones]
     if not alone or not rules.rules:
         return []
     n_bytes = sum(tensor.n_bytes for module in alone for tensor in module.tensors)
     found = f"{_names(alone)} with {format_bytes(n_bytes)} of weights match no rule and take the default placement"
-    severity: Severity = INFO
-    return [Finding("unmatched", severity, rules.path, 1, "rules", f"{found}: {default.generate_device}")]
+    devices = ", ".join(map(str, sorted({one.placement.generate_device for one in ones})))
+    return [Finding("unmatched", INFO, rules.path, 1, "rules", f"{found}: {devices}")]

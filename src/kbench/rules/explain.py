@@ -9,8 +9,9 @@ from typing import Any
 from kbench.core import Device, Module, Phase, Placement
 
 from .fold import ranges, split_number
-from .match import assign, match_modules
+from .match import Placer, assign, match_modules
 from .schema import DEFAULT, RuleSet
+from .transfer_map import layer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class Row:
     """One module, or, folded, ``n_modules`` equal ones of as many layers.
 
     ``rule`` and ``line`` are None where no rule matched. ``above`` names the match with ``recursive: false`` that the
-    module lies below. ``n_bytes`` counts the modules' own tensors.
+    module lies below; ``map_line`` is the line of the ``transfer_map`` where that chose the device. ``n_bytes`` counts
+    the modules' own tensors.
     """
 
     module: str
@@ -30,6 +32,7 @@ class Row:
     placement: Placement
     n_bytes: int
     n_modules: int = 1
+    map_line: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -40,6 +43,7 @@ class Row:
             "rule": self.rule,
             "line": self.line,
             "above": self.above,
+            "map_line": self.map_line,
             "operator": self.operator,
             "decode": {"device": str(p.generate_device), "implementation": p.generate_op},
             "prefill": {"device": str(p.prefill_device), "implementation": p.prefill_op},
@@ -60,6 +64,8 @@ def explain(rules: RuleSet, tree: Module, default: Placement | None = None) -> l
         UserError: the rules have errors.
     """
     placements = assign(rules, tree, default)
+    matched = list(match_modules(rules, tree))
+    placer = Placer.of(rules, matched, rules.default_placement if default is None else default)
     return [
         Row(
             found.module.name,
@@ -70,9 +76,27 @@ def explain(rules: RuleSet, tree: Module, default: Placement | None = None) -> l
             found.rule.replace_class if found.rule else DEFAULT,
             placements[found.module.name],
             sum(tensor.n_bytes for tensor in found.module.tensors),
+            map_line=placer.map_line(found),
         )
-        for found in match_modules(rules, tree)
+        for found in matched
     ]
+
+
+def hidden_state(rows: Sequence[Row]) -> dict[Phase, list[tuple[str, Device]]]:
+    """Where the residual of the layers is added, by phase: ``("0-29", cuda:0), ("30-59", cuda:1)``."""
+    found: dict[Phase, list[tuple[str, Device]]] = {}
+    layers = [row for row in rows if "DecoderLayer" in row.classes]
+    for phase in (Phase.DECODE, Phase.PREFILL):
+        runs: list[tuple[list[int], Device]] = []
+        for row in layers:
+            number, device = layer_of(row.module), row.placement.device(phase)
+            if number is None:
+                continue
+            if not runs or runs[-1][1] != device:
+                runs.append(([], device))
+            runs[-1][0].append(number)
+        found[phase] = [(ranges(numbers), device) for numbers, device in runs]
+    return found
 
 
 def weights_by_device(rows: Sequence[Row]) -> dict[Phase, dict[Device, int]]:

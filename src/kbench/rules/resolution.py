@@ -26,6 +26,11 @@ class Choice:
     device: Device | None = None
     op: Op | None = None
 
+    @property
+    def leaves_device_open(self) -> bool:
+        """Whether any device will do."""
+        return self.device is None and (self.op is None or not self.op.kind)
+
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
