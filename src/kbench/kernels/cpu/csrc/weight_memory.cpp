@@ -7,6 +7,8 @@
 #include <mutex>
 #include <new>
 
+#include "topology.h"
+
 namespace kbench {
 namespace {
 
@@ -42,6 +44,9 @@ std::shared_ptr<uint8_t> weight_memory(size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
   return allocate(kLine, bytes);  // apart, so that a read past a matrix's end is seen
 #else
+  // A huge page that several small matrices share lies on one node, while each matrix wants its shares on several.
+  static const bool several_nodes = memory_nodes().size() > 1;
+  if (several_nodes) return allocate(bytes >= kHugePage ? kHugePage : kLine, bytes);
   const std::lock_guard<std::mutex> lock(slab_mutex);
   std::shared_ptr<uint8_t> memory = slab.memory.lock();
   size_t begin = up_to(kLine, slab.used);

@@ -14,8 +14,8 @@
 namespace kbench {
 
 // `bytes` of memory, aligned to a cache line and not yet written: the threads that pack touch it first, so that it
-// lies near them on machines with several memory nodes. A slab goes back to the system with the last of its matrices.
-// Safe to call from several threads. Throws std::bad_alloc.
+// lies near them on machines with several memory nodes; there each matrix has memory of its own. A slab goes back to
+// the system with the last of its matrices. Safe to call from several threads. Throws std::bad_alloc.
 std::shared_ptr<uint8_t> weight_memory(size_t bytes);
 
 }  // namespace kbench
