@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
-from kbench.core import CPU, OPS, OpCall, Problem, UserError, Value, quant
+from kbench.core import CPU, OPS, OpCall, Problem, UserError, Value, Work, quant, work
 from kbench.kernels import (
     WEIGHT_TYPES,
     Cache,
@@ -17,6 +17,8 @@ from kbench.kernels import (
     WeightData,
     dequantize,
     example,
+    implementation,
+    implementations,
     op_spec,
     random_weight,
     rope_frequencies,
@@ -181,6 +183,56 @@ def test_attention_is_transformers_eager_attention() -> None:
         state = StepState(np.zeros(1, np.int32), 9, {3: cache})
         key = f"attention(heads={heads},kv_heads={kv_heads},d={d},kv=f32,tokens=1,context=10)"
         run(key, [], [a[:1] for a in (q, k, v)], state=state, layer=3)
+
+
+NATIVE = [item.name for item in implementations() if item.name.startswith("cpu.") and item.runnable().ok]
+
+
+@pytest.mark.parametrize("item", ["reference", "torch", *NATIVE])
+@pytest.mark.parametrize("window", [0, 1, 5, 16, 40, 1000])
+def test_attention_with_window_and_sinks_is_that_of_gpt_oss(item: str, window: int) -> None:
+    """Chunks and single tokens, by the definition of transformers' gpt-oss and its mask; window 0: full attention."""
+    gpt_oss = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
+    masking = pytest.importorskip("transformers.masking_utils")
+    heads, kv_heads, d, tokens = 6, 2, 32, 90
+    q, k, v = (RNG.standard_normal((tokens, n * d)).astype(np.float32) for n in (heads, kv_heads, kv_heads))
+    sinks = stored(RNG.standard_normal(heads) * 2)
+    cache = Cache(np.zeros((kv_heads, tokens, d), np.float32), np.zeros((kv_heads, tokens, d), np.float32))
+    parts, chosen = [], implementation(item)
+    for begin, end in ((0, 3), (3, 70), (70, 71), (71, 90)):
+        problem = Problem.make(
+            "attention", heads=heads, kv_heads=kv_heads, d=d, kv="f32", tokens=end - begin, context=end, window=window
+        )
+        call = OpCall("attention", problem, item, CPU, "m", ("q", "k", "v"), (Value("y", heads * d),), ("w",),
+                      {"layer": 0, "scale": 0.3})  # fmt: skip
+        state = StepState(np.zeros(end - begin, np.int32), begin, {0: cache})
+        prepared = chosen.prepare(problem, [sinks])
+        parts += chosen.run(call, prepared, [a[begin:end] for a in (q, k, v)], state, 2)
+    visible = masking.causal_mask_function
+    if window:
+        visible = masking.sliding_window_causal_mask_function(window)
+    positions = torch.arange(tokens)
+    seen = visible(0, 0, positions[:, None], positions[None])
+    mask = torch.zeros(tokens, tokens, dtype=torch.float64).masked_fill(~seen, -math.inf)
+    shaped = [torch.from_numpy(a.astype(np.float64)).reshape(1, tokens, -1, d).transpose(1, 2) for a in (q, k, v)]
+    module = SimpleNamespace(num_key_value_groups=heads // kv_heads, training=False)
+    module.sinks = torch.from_numpy(sinks.raw.view(np.float32).astype(np.float64))
+    theirs, _ = gpt_oss.eager_attention_forward(module, *shaped, mask[None, None], scaling=0.3)
+    # Scores of 32 products of deviation 0.3 * sqrt(32), float32: 1e-6, and weights as much.
+    np.testing.assert_allclose(np.concatenate(parts), theirs.reshape(tokens, -1).numpy(), rtol=1e-5, atol=2e-6)
+
+
+def test_a_window_costs_what_it_sees() -> None:
+    key = "attention(heads=1,kv_heads=1,d=1,kv=f32,tokens={},context={}{})"
+
+    def cost(tokens: int, context: int, window: int = 0) -> Work:
+        return work(Problem.parse(key.format(tokens, context, f",window={window}" if window else "")))
+
+    for tokens, context, window in [(1, 9, 3), (4, 4, 2), (4, 9, 3), (5, 7, 4), (3, 5, 5), (3, 5, 9), (2, 6, 5)]:
+        pairs = sum(min(p + 1, window) for p in range(context - tokens, context))
+        assert cost(tokens, context, window).flops == 4 * pairs
+        assert cost(tokens, context, window).cache_bytes == 8 * (min(context, window + tokens - 1) + tokens)
+    assert cost(3, 5, 5) == cost(3, 5) and Problem.parse(key.format(3, 5, "")).key == key.format(3, 5, "")
 
 
 @pytest.mark.parametrize("split", [False, True])

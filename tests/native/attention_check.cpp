@@ -1,6 +1,7 @@
 // An ISA's attention against the scalar one: row counts on both sides of every tile, widths with tails, every
-// cache type, causal ends inside a unit, values of their own or the beginning of the keys, canaries around the outputs. Built with the ISA's own flags or, for AVX-512 on a CPU
-// without it, against an emulation of the intrinsics.
+// cache type, causal ends and windows inside a unit, values of their own or the beginning of the keys, canaries around
+// the outputs. Built with the ISA's own flags or, for AVX-512 on a CPU without it, against an emulation of the
+// intrinsics.
 //
 // KBENCH_FILL and KBENCH_FILL_CACHE name the functions that fill the table under test.
 #include <algorithm>
@@ -67,15 +68,18 @@ std::vector<uint8_t> stored(const OpTable& table, CacheType type, int64_t rows, 
 }
 
 int check(const OpTable& table, const OpTable& truth, int64_t rows, int64_t d_k, int64_t d_v, int64_t begin,
-          int64_t end, CacheType type, bool latent) {
+          int64_t end, CacheType type, bool latent, int64_t window) {
   std::vector<float> q(static_cast<size_t>(rows * d_k));
   for (float& x : q) x = normal() / std::sqrt(static_cast<float>(d_k));
   const std::vector<uint8_t> k = stored(truth, type, end, d_k), v = stored(truth, type, end, d_v);
-  std::vector<int64_t> visible(static_cast<size_t>(rows));
+  const auto n = static_cast<size_t>(rows);
+  std::vector<int64_t> low(n), high(n);
   for (int64_t r = 0; r < rows; ++r) {  // the first see less
-    visible[static_cast<size_t>(r)] = std::max(begin, end - (rows - 1 - r) / 2);
+    high[static_cast<size_t>(r)] = std::max(begin, end - (rows - 1 - r) / 2);
+    low[static_cast<size_t>(r)] = high[static_cast<size_t>(r)] - window;
   }
-  visible[0] = begin;  // sees nothing of this stretch
+  high[0] = low[0] = begin;                         // sees nothing of this stretch
+  if (window > 0 && rows > 3) low[n - 1] = end;  // nor does this row
   AttentionBlock b;
   b.q = q.data();
   b.rows = rows;
@@ -88,13 +92,14 @@ int check(const OpTable& table, const OpTable& truth, int64_t rows, int64_t d_k,
   b.type = type;
   b.begin = begin;
   b.end = end;
-  b.visible = visible.data();
+  b.low = window > 0 ? low.data() : nullptr;
+  b.high = high.data();
   const Result got = run(table, b), want = run(truth, b);
   // Sums of up to 100 weights <= 1 times values of size 4; scores off by a few units in the last place.
   if (same(got.max, want.max, 1e-5) && same(got.sum, want.sum, 1e-3) && same(got.out, want.out, 2e-3)) return 0;
-  std::printf("wrong: rows %d, d_k %d, d_v %d, positions %d to %d, type %d, latent %d\n", static_cast<int>(rows),
-              static_cast<int>(d_k), static_cast<int>(d_v), static_cast<int>(begin), static_cast<int>(end),
-              static_cast<int>(type), latent);
+  std::printf("wrong: rows %d, d_k %d, d_v %d, positions %d to %d, type %d, latent %d, window %d\n",
+              static_cast<int>(rows), static_cast<int>(d_k), static_cast<int>(d_v), static_cast<int>(begin),
+              static_cast<int>(end), static_cast<int>(type), latent, static_cast<int>(window));
   return 1;
 }
 
@@ -135,9 +140,10 @@ int main() {
       if (!cache_takes(type, d_k) || !cache_takes(type, d_v)) continue;
       wrong += check_stored(table, truth, type, d_k);
       for (const int64_t rows : {1, 2, 3, 4, 5, 7, 11, 15, 16, 17, 24, 29, 33, 64}) {
-        wrong += check(table, truth, rows, d_k, d_v, 0, any(110), type, false);
-        wrong += check(table, truth, rows, d_k, d_v, 32, 32 + any(70), type, true);
-        cases += 2;
+        wrong += check(table, truth, rows, d_k, d_v, 0, any(110), type, false, 0);
+        wrong += check(table, truth, rows, d_k, d_v, 32, 32 + any(70), type, true, 0);
+        wrong += check(table, truth, rows, d_k, d_v, 7, 7 + any(110), type, rows % 2 == 0, any(80));
+        cases += 3;
       }
     }
   }

@@ -25,8 +25,10 @@ OPS: dict[str, tuple[str, ...]] = {
     "head_linear": ("quant", "heads", "n", "k", "tokens"),
     # rotates the last `d` elements of each of `heads` vectors
     "rope": ("heads", "d", "tokens"),
-    # grouped-query attention; appends this call's k and v to the cache first
-    "attention": ("heads", "kv_heads", "d", "kv", "tokens", "context"),
+    # grouped-query attention; appends this call's k and v to the cache first. A token at position p sees positions
+    # [max(0, p - window + 1), p]; all from 0 on where window is 0. A weight [heads], if there is one: sinks, scores
+    # that join the softmax of each of a head's rows without bringing a value
+    "attention": ("heads", "kv_heads", "d", "kv", "tokens", "context", "window"),
     # multi-head latent attention, absorbed: heads share one cached latent of kv_lora + rope elements a token
     "mla_attention": ("heads", "kv_lora", "rope", "kv", "tokens", "context"),
     # the same, decompressed: the latent is multiplied out to every head's keys (nope) and values (v) on the way
@@ -51,6 +53,9 @@ OPS: dict[str, tuple[str, ...]] = {
     "transfer": ("d", "src", "dst", "tokens"),
 }
 
+# Parameters that may be left out, and what that means: keys do not spell that value.
+OPTIONAL: dict[str, dict[str, int]] = {"attention": {"window": 0}}
+
 # A module that somebody's own operator does: no operation of ours, so it has no definition, and no suite can time it.
 # k and n are the elements a token that go in and come out.
 INJECTED = "injected"
@@ -68,10 +73,11 @@ class Problem:
 
     @classmethod
     def make(cls, op: str, **params: int | str) -> Problem:
-        """Problem of ``op``; every parameter of the operation must be given, and no other."""
+        """Problem of ``op``; every parameter but the optional ones must be given, and no other."""
         names = _PARAMS.get(op)
         if names is None:
             raise UserError(f"unknown op {op!r}", accepted=", ".join(OPS), todo=did_you_mean(op, OPS))
+        params = {**OPTIONAL.get(op, {}), **params}
         if set(names) != set(params):
             raise UserError(f"{op} got parameters {', '.join(sorted(params))}", accepted=", ".join(names))
         return cls(op, tuple(params[name] for name in names))
@@ -101,9 +107,16 @@ class Problem:
         return Problem.make(self.op, **{**dict(zip(_PARAMS[self.op], self.values, strict=True)), **params})
 
     @property
+    def params(self) -> dict[str, int | str]:
+        """By name, in order, without what is optional and as if it were left out."""
+        left_out = OPTIONAL.get(self.op, {})
+        pairs = zip(_PARAMS[self.op], self.values, strict=True)
+        return {name: value for name, value in pairs if left_out.get(name) != value}
+
+    @property
     def key(self) -> str:
         """E.g. ``linear(quant=Q4_K,n=1536,k=5120,tokens=1)``; also the filter on the command line."""
-        return f"{self.op}({','.join(f'{n}={v}' for n, v in zip(_PARAMS[self.op], self.values, strict=True))})"
+        return f"{self.op}({','.join(f'{name}={value}' for name, value in self.params.items())})"
 
     def __str__(self) -> str:
         return self.key

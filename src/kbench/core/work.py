@@ -53,9 +53,14 @@ def _matrix_bytes(type_name: str, n: int, k: int) -> int:
     return quant(type_name).row_bytes(k) * n
 
 
-def _attended(tokens: int, context: int) -> float:
-    """Pairs (query, key) under the causal mask when the last ``tokens`` of ``context`` are the queries."""
-    return tokens * context - tokens * (tokens - 1) / 2
+def _attended(tokens: int, context: int, window: int = 0) -> float:
+    """Pairs (query, key) under the causal mask when the last ``tokens`` of ``context`` are the queries, and each sees
+    the last ``window`` positions where that is not 0."""
+    if not window or window >= context:
+        return tokens * context - tokens * (tokens - 1) / 2
+    first = context - tokens + 1  # positions that the first of them sees but for the window
+    growing = max(0, min(tokens, window - first))
+    return growing * first + growing * (growing - 1) / 2 + (tokens - growing) * window
 
 
 def work(problem: Problem) -> Work:
@@ -84,6 +89,8 @@ def work(problem: Problem) -> Work:
         return Work(0.0, w * tokens, 0, _F32 * tokens * d, d * vocab, w * vocab)
     if op in ("attention", "mla_attention"):
         context, heads = p.integer("context"), p.integer("heads")
+        window = p.integer("window") if p.has("window") else 0
+        seen = min(context, window + tokens - 1) if window else context  # positions that any of the tokens sees
         if op == "attention":
             per_key = per_value = p.integer("d")
             stored = 2 * p.integer("kv_heads") * per_key
@@ -92,9 +99,9 @@ def work(problem: Problem) -> Work:
             per_value = p.integer("kv_lora")
             per_key = stored = per_value + p.integer("rope")
             token_bytes = kv_bytes(p.text("kv"), per_value, p.integer("rope"))
-        flops = 2.0 * heads * (per_key + per_value) * _attended(tokens, context)
+        flops = 2.0 * heads * (per_key + per_value) * _attended(tokens, context, window)
         activations = _F32 * tokens * heads * (per_key + per_value)
-        return Work(flops, 0, token_bytes * (context + tokens), activations, stored * context, token_bytes * context)
+        return Work(flops, 0, token_bytes * (seen + tokens), activations, stored * seen, token_bytes * seen)
     if op == "mla_decompressed":
         context, heads, kv_lora, rope = (p.integer(name) for name in ("context", "heads", "kv_lora", "rope"))
         nope, v = p.integer("nope"), p.integer("v")

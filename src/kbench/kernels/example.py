@@ -67,6 +67,8 @@ def example_weights(problem: Problem, rng: np.random.Generator, *, bias: bool = 
         weight = random_weight("weight", p.text("quant"), (p.integer("k"), n), rng)
         # A router's correction bias is as large as its scores differ; a linear's as its outputs are.
         return (weight, random_weight("bias", "F32", (n,), rng, 0.5 if op == "linear" else 0.1)) if bias else (weight,)
+    if op == "attention" and bias:  # sinks as large as scores are
+        return (random_weight("attn_sinks.weight", "F32", (p.integer("heads"),), rng, 1.0),)
     return ()
 
 
@@ -84,8 +86,8 @@ def example(
     Args:
         expert_subset: only so many experts are made; the call's problem then says so too.
         attrs: replaces the operation's usual attributes one by one.
-        bias: gives ``linear`` a bias, ``moe_experts`` one for each matrix, and ``moe_router`` a correction bias, or
-            where ``attrs`` have ``logit_bias`` one of its logits.
+        bias: gives ``linear`` a bias, ``moe_experts`` one for each matrix, ``attention`` sinks, and ``moe_router`` a
+            correction bias, or where ``attrs`` have ``logit_bias`` one of its logits.
         weights: taken instead of new ones.
 
     Raises:

@@ -41,6 +41,7 @@ from .reference import (
     head_matrix,
     router_biases,
     router_logits,
+    visible_positions,
 )
 
 Array = npt.NDArray[Any]
@@ -188,12 +189,15 @@ def _attend(
     scale: float,
     u: float,
     errors: tuple[Array, Array] | None = None,
+    window: int = 0,
+    sinks: Array | None = None,
 ) -> Array:
     """Bound for ``q [heads, tokens, d]``: a score that is off by e changes a weight by the factor exp(2e) at most.
 
-    ``errors``: bounds on the keys and the values themselves, those of different elements independent.
+    ``errors``: bounds on the keys and the values themselves, those of different elements independent. ``sinks``
+    ``[heads]`` take their part of the weights, and are exact.
     """
-    visible = np.arange(len(keys))[None, :] <= position + np.arange(q.shape[1])[:, None]
+    visible = visible_positions(q.shape[1], position, window)
     rows = q.reshape(-1, q.shape[-1])
     scores = np.where(visible, (rows @ keys.T).reshape(*q.shape[:2], -1) * scale, -np.inf)
     sizes = np.where(visible, (np.abs(rows) @ np.abs(keys).T).reshape(scores.shape), 0) * abs(scale)
@@ -201,8 +205,9 @@ def _attend(
     if errors is not None:
         off = np.sqrt(np.square(rows) @ np.square(errors[0]).T).reshape(scores.shape) * abs(scale)
         score_error = score_error + np.where(visible, off, 0).max(axis=-1, keepdims=True)
-    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    p /= p.sum(axis=-1, keepdims=True)
+    largest = scores.max(axis=-1, keepdims=True)
+    p = np.exp(scores - largest)
+    p /= p.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks[:, None, None] - largest))
     rounding = SAFETY * math.sqrt(len(keys)) * _U + FUNCTION_ULPS * u
     mean = (p.reshape(-1, p.shape[-1]) @ np.abs(values)).reshape(*q.shape[:2], -1)
     bound = (2 * score_error + rounding) * mean
@@ -226,7 +231,10 @@ def _attention(
     d, kv_heads = p.integer("d"), p.integer("kv_heads")
     q = x[0].reshape(tokens, -1, d).transpose(1, 0, 2).reshape(kv_heads, -1, tokens, d)
     keys, values = (decode(cache.kv, a[:, :end], q.dtype) for a in (cache.k, cache.v))
-    bounds = [_attend(q[h], keys[h], values[h], s.position, scale, u) for h in range(kv_heads)]
+    window, sinks = p.integer("window"), w[0].vector().reshape(kv_heads, -1) if w else [None] * kv_heads
+    bounds = [
+        _attend(q[h], keys[h], values[h], s.position, scale, u, window=window, sinks=sinks[h]) for h in range(kv_heads)
+    ]
     return np.asarray(np.concatenate(bounds).transpose(1, 0, 2).reshape(tokens, -1))
 
 

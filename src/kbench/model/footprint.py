@@ -171,7 +171,8 @@ def _pattern(module: str) -> str:
 
 def _merged(op: str, calls: Sequence[OpCall]) -> dict[str, str]:
     """Each parameter of the calls' problems; ``|`` joins values that differ."""
-    values = {name: dict.fromkeys(str(call.problem[name]) for call in calls) for name in OPS[op]}
+    spelled = {name for call in calls for name in call.problem.params}
+    values = {name: dict.fromkeys(str(call.problem[name]) for call in calls) for name in OPS[op] if name in spelled}
     return {name: "|".join(found) for name, found in values.items()}
 
 

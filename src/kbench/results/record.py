@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal, cast, get_args
 
-from kbench.core import OPS, CorruptFile, Problem
+from kbench.core import CorruptFile, Problem
 from kbench.measure import Measurement, host, median
 
 from .commit import current_commit
@@ -36,7 +36,7 @@ def case_key(op: str, params: Params) -> str:
 
 def problem_params(problem: Problem) -> dict[str, int | str]:
     """The problem's parameters by name, in the order of its key."""
-    return dict(zip(OPS[problem.op], problem.values, strict=True))
+    return problem.params
 
 
 @dataclass(frozen=True, slots=True)

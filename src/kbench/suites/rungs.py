@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kbench.core import OPS, Lines, Problem, UserError, did_you_mean, quant
+from kbench.core import Lines, Problem, UserError, did_you_mean, quant
 from kbench.measure import Interval
 
 _KEYS = ("step", "problem", "against", "claim")
@@ -77,7 +77,7 @@ def _problem(text: Any, where: str) -> Problem:
         raise UserError(f"problem is {text!r}", where=where, accepted="op(name=value,...)")
     try:
         problem = Problem.parse(text)
-        for name, value in zip(OPS[problem.op], problem.values, strict=True):
+        for name, value in problem.params.items():
             if name.startswith("quant"):
                 quant(problem.text(name))
             elif isinstance(value, int) and value < 1:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbench.core import OPS, Lines, UserError, did_you_mean, load_yaml, parse_yaml
+from kbench.core import OPS, OPTIONAL, Lines, UserError, did_you_mean, load_yaml, parse_yaml
 
 from .rungs import Rung, read_rungs
 
@@ -194,11 +194,15 @@ def _read_axes(op: str, entry: Lines, file: str) -> Axes:
     for name in entry:
         if name not in OPS[op] and name != BLOCK_KEY:
             raise _unknown(str(name), OPS[op], f"parameter of {op}", f"{file}:{entry.line_of(name)}")
-    missing = [name for name in OPS[op] if name not in entry]
+    left_out = OPTIONAL.get(op, {})
+    missing = [name for name in OPS[op] if name not in entry and name not in left_out]
     if missing:
         where = f"{file}:{entry.line}"
         raise UserError(f"{op} lacks {', '.join(missing)}", where=where, accepted=", ".join(OPS[op]))
-    values = tuple(_read_values(entry, name, file) for name in OPS[op])
+    values = tuple(
+        _read_values(entry, name, file, lowest=left_out.get(name, 1)) if name in entry else (left_out[name],)
+        for name in OPS[op]
+    )
     if BLOCK_KEY not in entry:
         return Axes(op, values, f"{file}:{entry.line}")
     block, where = entry[BLOCK_KEY], f"{file}:{entry.line_of(BLOCK_KEY)}"

@@ -139,6 +139,8 @@ class Program:
         k_cache: _Cache,
         v_cache: _Cache,
         scale: float,
+        window: int = 0,
+        sinks: _F32 | None = None,
         threads: int = 0,
     ) -> int: ...
     def mla_attention(

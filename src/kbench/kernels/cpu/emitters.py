@@ -89,9 +89,10 @@ def _rope(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: C
 
 def _attention(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
     heads, kv_heads, d = (call.problem.integer(name) for name in ("heads", "kv_heads", "d"))
-    cache, (q, k, v) = _cache(call, c), _inputs(call, o)
+    cache, (q, k, v), scale = _cache(call, c), _inputs(call, o), _scale(call, d)
+    window, sinks = call.problem.integer("window"), w[0] if w else None
     return p.attention(
-        isa, q, k, v, _output(call, o), heads, kv_heads, d, cache.k, cache.v, _scale(call, d), threads=threads
+        isa, q, k, v, _output(call, o), heads, kv_heads, d, cache.k, cache.v, scale, window, sinks, threads=threads
     )
 
 

@@ -98,16 +98,34 @@ def cache_of(call: OpCall, state: StepState) -> Cache:
     return state.caches[int(call.attrs.get("layer", 0))]  # type: ignore[arg-type]
 
 
-def _attend(q: Array, keys: Array, values: Array, position: int, scale: float) -> Array:
-    """``q [heads, tokens, d]`` over ``keys [cached, d]``, ``values [cached, dv]``, causal: ``[heads, tokens, dv]``."""
+def visible_positions(tokens: int, position: int, window: int = 0) -> Array:
+    """Which of ``position + tokens`` cached positions each of the last ``tokens`` sees: ``[tokens, cached]`` of bool.
+
+    A token at position p sees ``[low, p]``: low is 0, or with a window ``max(0, p - window + 1)``."""
+    p = position + np.arange(tokens)[:, None]
+    cached = np.arange(position + tokens)[None, :]
+    return np.asarray((cached <= p) & ((cached > p - window) if window else True))
+
+
+def _attend(
+    q: Array, keys: Array, values: Array, position: int, scale: float, window: int = 0, sinks: Array | None = None
+) -> Array:
+    """``q [heads, tokens, d]`` over ``keys [cached, d]``, ``values [cached, dv]``, causal: ``[heads, tokens, dv]``.
+
+    ``sinks [heads]``: one more score a row, whose value is zero."""
     # As one product of all heads' rows: numpy would take head by head, and read the keys once for each.
     scores = (q.reshape(-1, q.shape[-1]) @ keys.T).reshape(*q.shape[:2], -1) * q.dtype.type(scale)
-    visible = np.arange(len(keys))[None, :] <= position + np.arange(q.shape[1])[:, None]
-    p = softmax(np.where(visible, scores, -np.inf)).astype(q.dtype, copy=False)
+    scores = np.where(visible_positions(q.shape[1], position, window), scores, -np.inf)
+    if sinks is not None:
+        scores = np.concatenate([scores, np.broadcast_to(sinks[:, None, None], (*q.shape[:2], 1))], axis=-1)
+    p = softmax(scores).astype(q.dtype, copy=False)[..., : len(keys)]
     return np.asarray((p.reshape(-1, p.shape[-1]) @ values).reshape(*q.shape[:2], -1))
 
 
 def attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    """Parameter ``window`` (0: none): a token at position p sees positions ``[max(0, p - window + 1), p]``. Attributes:
+    ``layer`` (whose cache), ``scale`` (of scores; default ``1/sqrt(d)``). An optional weight ``[heads]`` holds sinks:
+    scores, not scaled, that join each row's softmax with a value of zero (they make the denominator larger)."""
     heads, kv_heads, d = (call.problem.integer(name) for name in ("heads", "kv_heads", "d"))
     tokens = len(inputs[0])
     q, k, v = (a.reshape(tokens, -1, d).transpose(1, 0, 2) for a in inputs)
@@ -115,7 +133,8 @@ def attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], 
     append(cache.k, cache.kv, state.position, k)
     append(cache.v, cache.kv, state.position, v)
     end, group = state.position + tokens, heads // kv_heads
-    scale = _number(call, "scale", 1 / math.sqrt(d))
+    scale, window = _number(call, "scale", 1 / math.sqrt(d)), call.problem.integer("window")
+    sinks = weights[0].vector() if weights else None
     y = [
         _attend(
             q[h * group : (h + 1) * group],
@@ -123,6 +142,8 @@ def attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], 
             decode(cache.kv, cache.v[h, :end], q.dtype),
             state.position,
             scale,
+            window,
+            None if sinks is None else sinks[h * group : (h + 1) * group],
         )
         for h in range(kv_heads)
     ]

@@ -188,19 +188,37 @@ class TorchImplementation:
         return [torch.cat([turned, still] if first else [still, turned], dim=-1).reshape(x[0].shape)]
 
     def _attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: int, scale: float, **options: Any
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        position: int,
+        scale: float,
+        window: int = 0,
+        sinks: torch.Tensor | None = None,
+        **options: Any,
     ) -> torch.Tensor:
         """``q [heads, tokens, d]`` over ``k``, ``v`` ``[kv_heads, cached, d]``, causal."""
         import torch
 
+        if sinks is not None:
+            # No call of torch's knows them: one more column of scores, whose value is zero.
+            groups = q.reshape(len(k), -1, q.shape[-1])
+            scores = (groups @ k.transpose(1, 2)).reshape(len(q), q.shape[1], -1) * scale
+            scores.masked_fill_(_hidden(q.shape[1], k.shape[1], position, q.device, window), -math.inf)
+            scores = torch.cat([scores, sinks.reshape(-1, 1, 1).expand(-1, q.shape[1], -1)], dim=-1)
+            weights = scores.softmax(dim=-1)[..., :-1]
+            return (weights.reshape(*groups.shape[:2], -1) @ v).reshape(*q.shape[:2], -1)
+        if window and q.shape[1] == 1:
+            k, v = k[:, -window:], v[:, -window:]
         mask = None
         if q.shape[1] > 1:
-            mask = ~_hidden(q.shape[1], k.shape[1], position, q.device)
+            mask = ~_hidden(q.shape[1], k.shape[1], position, q.device, window)
         attend = torch.nn.functional.scaled_dot_product_attention
         return attend(q[None], k[None], v[None], attn_mask=mask, scale=scale, **options)[0]
 
     def _attention(
-        self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
+        self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
     ) -> list[Any]:
         heads, kv_heads, d = (call.problem.integer(name) for name in ("heads", "kv_heads", "d"))
         tokens = len(x[0])
@@ -208,7 +226,8 @@ class TorchImplementation:
         cache = cache_of(call, state)
         keys, values = (_append(a, cache.kv, state.position, rows) for a, rows in ((cache.k, k), (cache.v, v)))
         scale = float(call.attrs.get("scale", 1 / math.sqrt(d)))  # type: ignore[arg-type]
-        y = self._attend(q, keys, values, state.position, scale, enable_gqa=heads != kv_heads)
+        window, sinks = call.problem.integer("window"), w[0] if w else None
+        y = self._attend(q, keys, values, state.position, scale, window, sinks, enable_gqa=heads != kv_heads)
         return [y.transpose(0, 1).reshape(tokens, heads * d)]
 
     def _mla_attention(
@@ -311,12 +330,14 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, clamp: tuple[float, float] | No
     return (g * alpha).sigmoid_().mul_(g).mul_(u.add_(1))
 
 
-def _hidden(tokens: int, cached: int, position: int, device: torch.device) -> torch.Tensor:
-    """True where a key lies in a query's future: ``[tokens, cached]``."""
+def _hidden(tokens: int, cached: int, position: int, device: torch.device, window: int = 0) -> torch.Tensor:
+    """True where a key lies in a query's future, or before its window: ``[tokens, cached]``."""
     import torch
 
-    keys, queries = torch.arange(cached, device=device), torch.arange(tokens, device=device)
-    return keys[None] > position + queries[:, None]
+    keys = torch.arange(cached, device=device)[None]
+    queries = position + torch.arange(tokens, device=device)[:, None]
+    hidden = keys > queries
+    return hidden | (keys <= queries - window) if window else hidden
 
 
 def _append(stored: AnyArray | torch.Tensor, kv: str, position: int, rows: torch.Tensor) -> torch.Tensor:

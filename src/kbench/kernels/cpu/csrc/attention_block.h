@@ -20,8 +20,8 @@ constexpr int64_t kAttentionChunk = 128;
 constexpr int64_t kAttentionPanelStride = kAttentionChunk + 16;
 
 // Query rows against positions [begin, end) of one KV head, as in flash attention: running maximum, running sum,
-// unnormalised output. Row r sees positions [0, visible[r]), never fewer than the row before it; none where that is not
-// positive.
+// unnormalised output. Row r sees positions [low[r], high[r]) of these, neither of them below the row before's; perhaps
+// none.
 struct AttentionBlock {
   const float* q = nullptr;  // [rows][d_k], multiplied by the scale already
   int64_t rows = 0;          // at most kAttentionRows
@@ -34,7 +34,8 @@ struct AttentionBlock {
   CacheType type = CacheType::f32;
   int64_t begin = 0;
   int64_t end = 0;
-  const int64_t* visible = nullptr;
+  const int64_t* low = nullptr;  // null: all rows see from `begin` on
+  const int64_t* high = nullptr;
   bool resume = false;       // max, sum and out hold what other positions gave: these are added
   float* max = nullptr;      // out [rows]; -inf where nothing is visible
   float* sum = nullptr;      // out [rows]: sum of exp(score - max)
@@ -42,9 +43,9 @@ struct AttentionBlock {
   float* scratch = nullptr;  // attention_scratch_floats(d_k)
 };
 
-// Four floats a row, scores [positions][rows], panels of keys and one of values, queries [rows][d_k], and room to align.
+// Five floats a row, scores [positions][rows], panels of keys and one of values, queries [rows][d_k], room to align.
 static constexpr int64_t attention_scratch_floats(int64_t d_k) {
-  return 4 * kAttentionRows + kAttentionPanelPositions * kAttentionRows + kAttentionRows * d_k + 16 +
+  return 5 * kAttentionRows + kAttentionPanelPositions * kAttentionRows + kAttentionRows * d_k + 16 +
          ((d_k + kAttentionChunk - 1) / kAttentionChunk + 1) * kAttentionPanelPositions * kAttentionPanelStride;
 }
 

@@ -26,14 +26,18 @@ struct Part {
   }
 };
 
+// What a sink, a score that brings no value with it, adds to the sum of a row's weights; nothing where there is none.
+inline float sink_weight(const float* sink, float max) { return sink == nullptr ? 0.0f : std::exp(*sink - max); }
+
 // to[n] = columns [column, column + n) of row i: the parts' outputs weighed by what they would be under one maximum.
 // each_part(fn) calls fn(part) for every part of the row.
 template <typename EachPart>
 void merge_row(const OpTable& table, const EachPart& each_part, int64_t i, int64_t d_v, int64_t column, int64_t n,
-               float* to) {
+               float* to, const float* sink = nullptr) {
   float max = -std::numeric_limits<float>::infinity(), sum = 0;
   each_part([&](const Part& part) { max = std::max(max, part.max[i]); });
   each_part([&](const Part& part) { sum += part.sum[i] * std::exp(part.max[i] - max); });
+  sum += sink_weight(sink, max);
   bool first = true;
   each_part([&](const Part& part) {
     const float weight = std::exp(part.max[i] - max) / sum;

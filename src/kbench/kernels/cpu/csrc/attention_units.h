@@ -1,6 +1,7 @@
 // How attention is shared out. A KV head's query rows (its heads x the tokens, token by token) are cut into blocks of at
-// most kAttentionRows, and a block's positions into units of kAttentionUnit. All (KV head, block, unit) triples in a row,
-// each costing the same, are shared out evenly: a thread's share may begin and end in the middle of a block's positions.
+// most kAttentionRows, and the positions that a block sees into units of kAttentionUnit. All (KV head, block, unit)
+// triples in a row, each costing the same, are shared out evenly: a thread's share may begin and end in the middle of a
+// block's positions.
 //
 //   KV head 0: block 0 |----|----|--   block 1 |----|----|----|-    KV head 1: ...
 //              thread 0 ...........^ thread 1 ..........^ thread 2 ...
@@ -24,12 +25,13 @@ inline int64_t blocks_of(int64_t rows) { return (rows + kAttentionRows - 1) / kA
 
 // The blocks of all KV heads for one run, and where each begins in the row of units.
 struct AttentionUnits {
-  int64_t group, tokens, position, kv_heads, n_blocks;
+  int64_t group, tokens, position, kv_heads, window, n_blocks;
   int64_t block_rows;  // of every block but the last
   int64_t per_head = 0;
 
-  AttentionUnits(int64_t group, int64_t kv_heads, const RunState& s)
-      : group(group), tokens(s.n_tokens), position(s.position), kv_heads(kv_heads) {
+  // window (0: none): the positions that a row sees at the most, its own the last of them.
+  AttentionUnits(int64_t group, int64_t kv_heads, int64_t window, const RunState& s)
+      : group(group), tokens(s.n_tokens), position(s.position), kv_heads(kv_heads), window(window) {
     const int64_t rows = group * tokens, fewest = blocks_of(rows);
     // Blocks of about one size, in whole vectors of rows.
     block_rows = round_up((rows + fewest - 1) / fewest, kVectorRows);
@@ -38,9 +40,12 @@ struct AttentionUnits {
   }
   int64_t row_begin(int64_t block) const { return block * block_rows; }
   int64_t row_end(int64_t block) const { return std::min((block + 1) * block_rows, group * tokens); }
-  int64_t visible(int64_t row) const { return position + row / group + 1; }
-  int64_t positions(int64_t block) const { return visible(row_end(block) - 1); }
-  int64_t in_block(int64_t block) const { return (positions(block) + kAttentionUnit - 1) / kAttentionUnit; }
+  // A row sees positions [low, high), a block those from its first row's low to its last row's high.
+  int64_t high(int64_t row) const { return position + row / group + 1; }
+  int64_t low(int64_t row) const { return window == 0 ? 0 : std::max(int64_t{0}, high(row) - window); }
+  int64_t begin(int64_t block) const { return low(row_begin(block)); }
+  int64_t end(int64_t block) const { return high(row_end(block) - 1); }
+  int64_t in_block(int64_t block) const { return (end(block) - begin(block) + kAttentionUnit - 1) / kAttentionUnit; }
   int64_t total() const { return per_head * kv_heads; }
 
   // fn(head, block, first unit of the block in the row) for every block that meets [range.begin, range.end)

@@ -226,14 +226,18 @@ void bind_program(nb::module_& m) {
       .def(
           "attention",
           [](P& p, const std::string& i, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads,
-             int64_t d, const AnyArray& k_cache, const AnyArray& v_cache, float scale, int threads) {
+             int64_t d, const AnyArray& k_cache, const AnyArray& v_cache, float scale, int64_t window,
+             const std::optional<Vector>& sinks, int threads) {
             return p.program().attention(isa(i), q, k, v, y, heads, kv_heads, d,
-                                         p.cache(k_cache, &v_cache, kv_heads, d), scale, threads);
+                                         p.cache(k_cache, &v_cache, kv_heads, d), scale, window, floats(sinks),
+                                         threads);
           },
           "isa"_a, "q"_a, "k"_a, "v"_a, "y"_a, "heads"_a, "kv_heads"_a, "d"_a, "k_cache"_a, "v_cache"_a, "scale"_a,
-          "threads"_a = 0,
+          "window"_a = 0, "sinks"_a.none() = nb::none(), "threads"_a = 0,
           "Appends k and v to the caches [kv_heads, capacity, d], then attends causally. Caches are float32, float16,\n"
-          "uint16 (bf16 bits) or, [kv_heads, capacity, d / 32 * 34], uint8 (q8_0 blocks).")
+          "uint16 (bf16 bits) or, [kv_heads, capacity, d / 32 * 34], uint8 (q8_0 blocks).\n"
+          "window: a row at position p sees positions [max(0, p - window + 1), p]; 0: all from 0 on.\n"
+          "sinks: one score a head (float32[heads]) that joins the softmax of each of its rows, with a value of 0.")
       .def(
           "mla_attention",
           [](P& p, const std::string& i, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora,

@@ -71,6 +71,9 @@ struct CacheView {
 // Throws std::invalid_argument for a cache without room, or of a type that cannot store vectors of these widths.
 void check_cache(const CacheView& cache, std::initializer_list<int64_t> widths, const char* op);
 
+// Throws std::invalid_argument for a negative one.
+void check_window(int64_t window, const char* op);
+
 // What multiplies a latent out to keys and values: for each head a matrix [nope, kv_lora] and one [v, kv_lora].
 struct MlaExpansion {
   std::vector<PackedMatrix> k, v;
@@ -116,8 +119,10 @@ class Program {
   // Rotates the first or the last d of each head's elements.
   int rope(Isa isa, int64_t x, int64_t y, int64_t heads, int64_t head_dim, int64_t d, bool neox,
            std::vector<float> inv_freq, float attn_factor, bool first, int threads);
+  // A row at position p sees positions [p - window + 1, p], all from 0 on where window is 0. sinks (empty, or one a
+  // head): scores that join every row's softmax, with values of zero.
   int attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads, int64_t d,
-                const CacheView& cache, float scale, int threads);
+                const CacheView& cache, float scale, int64_t window, const std::vector<float>& sinks, int threads);
   int mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
                     const CacheView& cache, float scale, int threads);
   // The same function of the head's own queries: q [tokens, heads * (nope + rope)] -> y [tokens, heads * v].

@@ -20,8 +20,12 @@ struct Program::AttentionShape {
   CacheView cache;
   float scale = 1;
   bool latent = false;  // V is the beginning of K's rows
+  int64_t window = 0;   // positions that a row sees at the most; 0: all
+  const float* sinks = nullptr;  // one a head; null: none
   Operand k, v;         // this call's new rows: [tokens, kv_heads * d]
 
+  const float* sink(int64_t head) const { return sinks == nullptr ? nullptr : sinks + head; }
+  AttentionUnits units(const RunState& s) const { return {group, kv_heads, window, s}; }
   int64_t row_bytes(int64_t d) const { return cache_row_bytes(cache.type, d); }
   int64_t cache_bytes(int64_t d) const { return kv_heads * cache.capacity * row_bytes(d); }
   uint8_t* row(void* base, int64_t head, int64_t position, int64_t d) const {
@@ -52,6 +56,12 @@ void check_cache(const CacheView& cache, std::initializer_list<int64_t> widths, 
     throw std::invalid_argument(std::string(op) + ": a q8_0 cache of vectors of " + std::to_string(d) +
                                 "; accepted: multiples of " + std::to_string(kCacheBlock));
   }
+}
+
+void check_window(int64_t window, const char* op) {
+  if (window >= 0) return;
+  throw std::invalid_argument(std::string(op) + ": window is " + std::to_string(window) +
+                              "; accepted: positive, or 0 for none");
 }
 
 void Program::check_room(int64_t capacity) {
@@ -107,11 +117,12 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   const Operand out_shared = place(y, max_tokens_, width, "y");
   const Access parts_written{parts, n_parts * part_floats * 4, true, {}};
 
-  const auto write_rows = [&table, d_v, width, heads_per = shape.group](const AttentionUnits& units, int64_t head, int64_t block,
-                                                                        const Part& part, float* y_base) {
+  const auto write_rows = [&table, shape, d_v, width](const AttentionUnits& units, int64_t head, int64_t block,
+                                                      const Part& part, float* y_base) {
     for (int64_t r = units.row_begin(block); r < units.row_end(block); ++r) {
-      const int64_t i = r - units.row_begin(block), token = r / heads_per, h = head * heads_per + r % heads_per;
-      table.scale(part.out + i * d_v, 1.0f / part.sum[i], d_v, y_base + token * width + h * d_v);
+      const int64_t i = r - units.row_begin(block), token = r / shape.group, h = head * shape.group + r % shape.group;
+      const float sum = part.sum[i] + sink_weight(shape.sink(h), part.max[i]);
+      table.scale(part.out + i * d_v, 1.0f / sum, d_v, y_base + token * width + h * d_v);
     }
   };
 
@@ -126,18 +137,19 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   if (!few) accesses.push_back({out_shared.shared, out_shared.n_bytes, true, {}});
   add_stage(
       [=, &table](const Lane& lane, const RunState& s) {
-        const AttentionUnits units(shape.group, shape.kv_heads, s);
+        const AttentionUnits units = shape.units(s);
         const Range range = share(units.total(), lane.thread, lane.n_threads);
         float* q_rows = own + lane.thread * own_floats;
         const Part whole_part(q_rows + q_floats, rows_max);
-        int64_t visible[kAttentionRows];
+        int64_t low[kAttentionRows], high[kAttentionRows];
         if (range.empty()) return;
         units.each(range, [&](int64_t head, int64_t block, int64_t first) {
           const int64_t n_units = units.in_block(block), row0 = units.row_begin(block);
           const int64_t u0 = std::max(range.begin - first, int64_t{0}), u1 = std::min(range.end - first, n_units);
+          const int64_t p0 = units.begin(block);
           AttentionBlock b;
-          b.begin = u0 * kAttentionUnit;
-          b.end = std::min(u1 * kAttentionUnit, units.positions(block));
+          b.begin = p0 + u0 * kAttentionUnit;
+          b.end = std::min(p0 + u1 * kAttentionUnit, units.end(block));
           b.rows = units.row_end(block) - row0;
           if (append_inline) {
             for (int64_t p = std::max(s.position, b.begin); p < b.end; ++p) {
@@ -146,7 +158,8 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
           }
           for (int64_t i = 0; i < b.rows; ++i) {
             const int64_t r = row0 + i, h = head * shape.group + r % shape.group;
-            visible[i] = units.visible(r);
+            low[i] = units.low(r);
+            high[i] = units.high(r);
             table.scale(q.at(lane.thread) + (r / shape.group * heads + h) * shape.d_k, shape.scale, shape.d_k,
                         q_rows + i * shape.d_k);
           }
@@ -161,7 +174,8 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
           b.k_stride = shape.row_bytes(shape.d_k);
           b.v_stride = shape.latent ? b.k_stride : shape.row_bytes(d_v);
           b.type = shape.cache.type;
-          b.visible = visible;
+          b.low = shape.window == 0 ? nullptr : low;
+          b.high = high;
           b.max = part.max;
           b.sum = part.sum;
           b.out = part.out;
@@ -199,28 +213,34 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
           if (!few && turn++ % lane.n_threads != lane.thread) continue;
           const Range columns = share(d_v, piece, pieces);
           merge_row(table, each_part, r - units.row_begin(block), d_v, columns.begin, columns.end - columns.begin,
-                    to + columns.begin);
+                    to + columns.begin, shape.sink(h));
         }
       }
     });
   };
   Access parts_read = parts_written;
   parts_read.write = false;
-  add_stage([=](const Lane& lane,
-                const RunState& s) { merge(lane, AttentionUnits(shape.group, shape.kv_heads, s)); },
-            {parts_read, writes(out)}, few ? 0 : threads);
+  add_stage([=](const Lane& lane, const RunState& s) { merge(lane, shape.units(s)); }, {parts_read, writes(out)},
+            few ? 0 : threads);
 }
 
 int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads, int64_t d,
-                       const CacheView& cache, float scale, int threads) {
+                       const CacheView& cache, float scale, int64_t window, const std::vector<float>& sinks,
+                       int threads) {
   threads = stage_threads(threads);
   check_cache(cache, {d}, "attention");
+  check_window(window, "attention");
   if (heads < 1 || kv_heads < 1 || d < 1 || heads % kv_heads != 0 || heads > arena_bytes_ / 4 / d) {
     throw std::invalid_argument("attention: " + std::to_string(heads) + " heads, " + std::to_string(kv_heads) +
                                 " kv_heads, d " + std::to_string(d) +
                                 "; accepted: heads a multiple of kv_heads, and values that fit the arena");
   }
+  if (!sinks.empty() && static_cast<int64_t>(sinks.size()) != heads) {
+    throw std::invalid_argument("attention: " + std::to_string(sinks.size()) + " sinks; accepted: none, or one a head: " +
+                                std::to_string(heads));
+  }
   AttentionShape shape;
+  shape.window = window;
   shape.kv_heads = kv_heads;
   shape.group = heads / kv_heads;
   shape.d_k = shape.d_v = d;
@@ -234,6 +254,11 @@ int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int6
       throw std::invalid_argument("attention: y overlaps an input");
   }
   place(y, max_tokens_, heads * d, "y");  // an error before anything is recorded
+  if (!sinks.empty()) {
+    float* kept = reinterpret_cast<float*>(scratch(heads * 4));
+    std::copy(sinks.begin(), sinks.end(), kept);
+    shape.sinks = kept;
+  }
   begin_step();
   add_attention(shape, isa, queries, y, threads);
   return n_steps_ - 1;

@@ -155,8 +155,8 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
         b.v_stride = d_v * 4;
         b.resume = true;
         b.scratch = rows + q_floats;
-        int64_t visible[kAttentionRows];
-        b.visible = visible;
+        int64_t high[kAttentionRows];
+        b.high = high;
         for (int64_t u = range.begin; u < range.end;) {
           const int64_t head = u / units.per_head, unit0 = head * units.per_head;
           const int64_t u1 = std::min(range.end, unit0 + units.per_head);
@@ -180,7 +180,7 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
               const int64_t t1 = std::min(t0 + kAttentionRows, s.n_tokens);
               if (s.position + t1 <= p0) continue;  // the last token of the block comes before all of these
               for (int64_t t = t0; t < t1; ++t) {
-                visible[t - t0] = s.position + t + 1 - p0;
+                high[t - t0] = s.position + t + 1 - p0;
                 table.scale(queries.at(lane.thread) + (t * heads + head) * d_k, scale, d_k, rows + (t - t0) * d_k);
               }
               b.rows = t1 - t0;

@@ -93,15 +93,17 @@ struct ScoreTile {
 };
 
 // Scores of kWidth rows become weights; maxima and sums are brought up to date, and `shrink` is what their output is to
-// be multiplied by. Row r sees the first seen[r] of n positions; `all` says that every row sees them all.
-inline void softmax_columns(float* scores, int64_t n, const float* seen, bool all, float* row_max, float* row_sum,
-                            float* shrink) {
-  const F limit = V::load(seen);
+// be multiplied by. Row r sees of n positions those before seen[r] that come after -unseen[r]; `hidden`: the latter is
+// to be looked at; `all` says that every row sees them all.
+inline void softmax_columns(float* scores, int64_t n, const float* seen, const float* unseen, bool hidden, bool all,
+                            float* row_max, float* row_sum, float* shrink) {
+  const F limit = V::load(seen), start = V::load(unseen);
   F most[4] = {V::broadcast(-3.4e38f), V::broadcast(-3.4e38f), V::broadcast(-3.4e38f), V::broadcast(-3.4e38f)};
   for (int64_t j = 0; j < n; ++j) {
     F s = V::load(scores + j * kAttentionRows);
     if (!all) {
       s = V::below(static_cast<float>(j), limit, s, -__builtin_inff());
+      if (hidden) s = V::below(-static_cast<float>(j), start, s, -__builtin_inff());
       V::store(scores + j * kAttentionRows, s);
     }
     most[j % 4] = V::max(s, most[j % 4]);  // in this order a NaN is passed over; the sum gets it
@@ -148,6 +150,11 @@ inline void weigh_panel(const float* weights, const float* values, int64_t n, fl
   }
 }
 
+// The first of the positions from `begin` on that row `row` sees, or a later row: an index.
+inline int64_t first_seen(const AttentionBlock& b, int64_t row, int64_t begin) {
+  return b.low != nullptr && b.low[row] > begin ? b.low[row] - begin : 0;
+}
+
 // All columns of a chunk of values, for a tile of rows.
 struct WeighTiles {
   const AttentionBlock& b;
@@ -157,18 +164,19 @@ struct WeighTiles {
   int64_t first, width;
   template <int kRows>
   void call(int64_t row) const {
-    // The tile's last row sees the most.
-    const int64_t seen = b.visible[row + kRows - 1] - begin;
-    const int64_t count = seen < n ? seen : n;
-    const float* w = weights + row;
+    // The tile's last row sees the farthest, its first row the earliest.
+    const int64_t seen = b.high[row + kRows - 1] - begin, from = first_seen(b, row, begin);
+    const int64_t count = (seen < n ? seen : n) - from;
+    const float* w = weights + from * kAttentionRows + row;
+    const float* v = values + from * kPanelStride;
     float* out = b.out + row * b.d_v + first;
     int64_t i = 0;
-    for (; i + 2 * kWidth <= width; i += 2 * kWidth) weigh_panel<kRows, 2>(w, values + i, count, out + i, b.d_v);
-    for (; i + kWidth <= width; i += kWidth) weigh_panel<kRows, 1>(w, values + i, count, out + i, b.d_v);
+    for (; i + 2 * kWidth <= width; i += 2 * kWidth) weigh_panel<kRows, 2>(w, v + i, count, out + i, b.d_v);
+    for (; i + kWidth <= width; i += kWidth) weigh_panel<kRows, 1>(w, v + i, count, out + i, b.d_v);
     for (; i < width; ++i) {
       for (int r = 0; r < kRows; ++r) {
         float acc = out[r * b.d_v + i];
-        for (int64_t j = 0; j < count; ++j) acc += w[j * kAttentionRows + r] * values[j * kPanelStride + i];
+        for (int64_t j = 0; j < count; ++j) acc += w[j * kAttentionRows + r] * v[j * kPanelStride + i];
         out[r * b.d_v + i] = acc;
       }
     }
@@ -177,12 +185,13 @@ struct WeighTiles {
 
 // The scratch of attend_panels; `rows` arrays are kAttentionRows long.
 struct Panels {
-  float *max, *sum, *seen, *shrink, *scores, *keys, *values, *queries;
+  float *max, *sum, *seen, *unseen, *shrink, *scores, *keys, *values, *queries;
   Panels(const AttentionBlock& b) {
     max = aligned(b.scratch);
     sum = max + kAttentionRows;
     seen = sum + kAttentionRows;
-    shrink = seen + kAttentionRows;
+    unseen = seen + kAttentionRows;
+    shrink = unseen + kAttentionRows;
     scores = shrink + kAttentionRows;
     keys = scores + kUnit * kAttentionRows;
     values = keys + (b.d_k + kChunk - 1) / kChunk * kPanelFloats;
@@ -198,15 +207,17 @@ void score_unit(const AttentionBlock& b, int64_t begin, int64_t n, const Panels&
     widen<kType>(b.k + begin * b.k_stride, b.k_stride, n, first, width, keys);
     for (int64_t row = 0; row < b.rows; row += 2 * kWidth) {
       const int64_t end = row + 2 * kWidth < b.rows ? row + 2 * kWidth : b.rows;
-      const int64_t seen = b.visible[end - 1] - begin;
+      const int64_t seen = b.high[end - 1] - begin, from = first_seen(b, row, begin);
       const ScoreTile tile{p.queries + row * b.d_k + first * kWidth, b.d_k * kWidth, keys, width, p.scores + row,
                            first == 0};
-      // Whole tiles only: a unit is a multiple of them, and scores past the last position are not looked at.
+      // Whole tiles only: a unit is a multiple of them, and scores outside of what is seen are not looked at.
       const int64_t count = seen < n ? seen : n;
       if (end - row > kWidth) {
-        for (int64_t j = 0; j < count; j += V::kRowTile) tile.run<V::kRowTile, 2>(j);
+        for (int64_t j = from / V::kRowTile * V::kRowTile; j < count; j += V::kRowTile) tile.run<V::kRowTile, 2>(j);
       } else {
-        for (int64_t j = 0; j < count; j += kOneVectorTile) tile.run<kOneVectorTile, 1>(j);
+        for (int64_t j = from / kOneVectorTile * kOneVectorTile; j < count; j += kOneVectorTile) {
+          tile.run<kOneVectorTile, 1>(j);
+        }
       }
     }
   }
@@ -215,15 +226,17 @@ void score_unit(const AttentionBlock& b, int64_t begin, int64_t n, const Panels&
 inline void weigh_softmax(const AttentionBlock& b, int64_t begin, int64_t n, const Panels& p) {
   for (int64_t row = 0; row < b.rows; row += kWidth) {
     const int64_t end = row + kWidth < b.rows ? row + kWidth : b.rows;
-    const int64_t most = b.visible[end - 1] - begin, count = most < n ? most : n;
+    const int64_t most = b.high[end - 1] - begin, count = most < n ? most : n;
+    const bool hidden = first_seen(b, end - 1, begin) > 0;
     float* scores = p.scores + row;
     if (count > 0) {
       for (int64_t r = row; r < row + kWidth; ++r) {
-        const int64_t seen = b.visible[r < end ? r : end - 1] - begin;
+        const int64_t last = r < end ? r : end - 1, seen = b.high[last] - begin, from = first_seen(b, last, begin);
         p.seen[r] = static_cast<float>(seen < 0 ? 0 : seen < n ? seen : n);
+        p.unseen[r] = static_cast<float>(1 - (from < n ? from : n));
       }
-      softmax_columns(scores, count, p.seen + row, b.visible[row] - begin >= count, p.max + row, p.sum + row,
-                      p.shrink + row);
+      softmax_columns(scores, count, p.seen + row, p.unseen + row, hidden, !hidden && b.high[row] - begin >= count,
+                      p.max + row, p.sum + row, p.shrink + row);
       for (int64_t r = row; r < end; ++r) {
         const float factor = p.shrink[r];
         if (factor == 1) continue;

@@ -85,11 +85,14 @@ struct DotTiles {
   }
 };
 
-// Turns a row of scores into weights exp(score - maximum) and brings maximum, sum and output up to date.
-inline void softmax_row(float* scores, int64_t n, float* row_max, float* row_sum, float* out, int64_t d_v) {
+// Turns a row of scores, of which those in [first, n) count, into weights exp(score - maximum), and brings maximum, sum
+// and output up to date.
+inline void softmax_row(float* scores, int64_t first, int64_t n, float* row_max, float* row_sum, float* out,
+                        int64_t d_v) {
   constexpr int kVectors = static_cast<int>(kRowUnit / kWidth);
   const float infinity = __builtin_inff(), old_max = *row_max;
   for (int64_t j = n < 0 ? 0 : n; j < kRowUnit; ++j) scores[j] = -infinity;
+  for (int64_t j = 0; j < first && j < kRowUnit; ++j) scores[j] = -infinity;
   F v[kVectors];
   KBENCH_UNROLL
   for (int j = 0; j < kVectors; ++j) v[j] = V::load(scores + kWidth * j);
@@ -232,8 +235,9 @@ void attend_rows(const AttentionBlock& b) {
     const int64_t n = b.end - begin < kRowUnit ? b.end - begin : kRowUnit;
     each_tile<4>(0, b.rows, DotTiles<kType>{b, begin, n, scores});
     for (int64_t r = 0; r < b.rows; ++r) {
-      const int64_t seen = b.visible[r] - begin;
-      softmax_row(scores + r * kRowUnit, seen < n ? seen : n, b.max + r, b.sum + r, b.out + r * b.d_v, b.d_v);
+      const int64_t seen = b.high[r] - begin;
+      softmax_row(scores + r * kRowUnit, first_seen(b, r, begin), seen < n ? seen : n, b.max + r, b.sum + r,
+                  b.out + r * b.d_v, b.d_v);
     }
     if (kType == CacheType::q8_0) scale_weights(b, begin, n, scores, scaled);
     const float* weights = kType == CacheType::q8_0 ? scaled : scores;

@@ -44,10 +44,11 @@ void attention(const AttentionBlock& b) {
   for (int64_t r = 0; r < b.rows; ++r) {
     const float* q = b.q + r * b.d_k;
     float* out = b.out + r * b.d_v;
-    const int64_t end = b.visible[r] < b.end ? b.visible[r] : b.end;
+    const int64_t begin = b.low != nullptr && b.low[r] > b.begin ? b.low[r] : b.begin;
+    const int64_t end = b.high[r] < b.end ? b.high[r] : b.end;
     float max = b.resume ? b.max[r] : -kInfinity, sum = b.resume ? b.sum[r] : 0;
     for (int64_t i = 0; i < b.d_v && !b.resume; ++i) out[i] = 0;
-    for (int64_t p = b.begin; p < end; ++p) {
+    for (int64_t p = begin; p < end; ++p) {
       float score = 0;
       for (int64_t i = 0; i < b.d_k; ++i) score += q[i] * element(b.k + p * b.k_stride, i, b.type);
       if (score > max) {
