@@ -43,33 +43,48 @@ def test_deepseek_v2_layer_by_layer() -> None:
     assert by_name["blk.7.ffn_down_shexp.weight"].quant == "Q4_K"
 
 
-# GB; published listings and cards round to two or three digits.
-@pytest.mark.parametrize(
-    ("name", "quant", "gigabytes"),
-    [
-        ("deepseek-v2-chat", "Q8_0", 250.619),
-        ("deepseek-v2-chat", "Q6_K", 193.538),
-        ("deepseek-v2-chat", "Q5_K_M", 167.220),
-        ("deepseek-v2-chat", "Q4_K_S", 133.872),
-        ("deepseek-v2-chat", "Q4_0", 132.908),
-        ("deepseek-v2-chat", "IQ4_XS", 126.764),
-        ("deepseek-v2-chat", "Q3_K_M", 112.661),
-        ("deepseek-v2-chat", "Q2_K", 85.943),
-        ("deepseek-v2-chat", "F16", 471.581),
-        ("deepseek-v2-lite-chat", "Q4_K_M", 10.360),
-        ("deepseek-v2-lite-chat", "Q8_0", 16.699),
-        ("deepseek-v2-lite-chat", "Q4_0", 8.901),
-        ("deepseek-v3", "Q4_K_M", 404.425),  # card: 404.43
-        ("deepseek-v3", "Q4_1", 419.935),  # card: 419.94
-        ("deepseek-v3", "Q5_K_S", 461.81),
-        ("deepseek-v3", "Q5_K_M", 475.391),  # card: 475.40
-        ("deepseek-v3", "Q6_K", 550.793),  # card: 550.80
-        ("deepseek-v3", "Q8_0", 713.281),  # card: 713.29
-    ],
-)
-def test_file_sizes(name: str, quant: str, gigabytes: float) -> None:
-    # Published files have some MB of metadata besides (2e-5), and the figures are rounded to 0.001.
-    assert embedded(name, quant).n_bytes / 1e9 == pytest.approx(gigabytes, rel=2e-5, abs=5e-4)
+# Model, label, size, unit, and where it was published; "the same rules" are totals of an independent derivation.
+HUB, KT = "listing on the hub", "KTransformers, doc/en/install.md"
+V3_CARD, AIR_CARD = "card of bartowski/DeepSeek-V3-0324-GGUF", "card of ubergarm/GLM-4.5-Air-GGUF"
+BENCH, LM_STUDIO = "llama-bench rows of ik_llama.cpp's archive", "lmstudio-bug-tracker issue 1266, the loader's log"
+RULES = "the same rules, derived independently"
+SIZES = [
+    ("deepseek-v2-chat", "Q4_K_M", 142.45, "GB", HUB),
+    ("deepseek-v2-chat", "Q4_K_M", 133, "GiB", KT),
+    ("deepseek-v2-chat", "Q8_0", 250.619, "GB", RULES),
+    ("deepseek-v2-chat", "Q6_K", 193.538, "GB", RULES),
+    ("deepseek-v2-chat", "Q5_K_M", 167.220, "GB", RULES),
+    ("deepseek-v2-chat", "Q4_K_S", 133.872, "GB", RULES),
+    ("deepseek-v2-chat", "Q4_0", 132.908, "GB", RULES),
+    ("deepseek-v2-chat", "IQ4_XS", 126.764, "GB", RULES),
+    ("deepseek-v2-chat", "Q3_K_M", 112.661, "GB", RULES),
+    ("deepseek-v2-chat", "Q2_K", 85.943, "GB", RULES),
+    ("deepseek-v2-chat", "F16", 471.581, "GB", RULES),
+    ("deepseek-v2-lite-chat", "Q4_K_M", 9.65, "GiB", BENCH),
+    ("deepseek-v2-lite-chat", "F16", 29.26, "GiB", BENCH),
+    ("deepseek-v2-lite-chat", "Q8_0", 16.699, "GB", RULES),
+    ("deepseek-v2-lite-chat", "Q4_0", 8.901, "GB", RULES),
+    ("deepseek-v3", "Q4_K_M", 377, "GiB", KT),
+    ("deepseek-v3", "Q4_K_M", 404.43, "GB", V3_CARD),
+    ("deepseek-v3", "Q4_1", 419.94, "GB", V3_CARD),
+    ("deepseek-v3", "Q5_K_S", 461.81, "GB", V3_CARD),
+    ("deepseek-v3", "Q5_K_M", 475.40, "GB", V3_CARD),
+    ("deepseek-v3", "Q6_K", 550.80, "GB", V3_CARD),
+    ("deepseek-v3", "Q8_0", 713.29, "GB", V3_CARD),
+    ("qwen3-30b-a3b", "Q4_K_M", 18.56, "GB", HUB),
+    ("mixtral-8x7b", "Q4_K_M", 28.45, "GB", HUB),
+    ("glm-4.5-air", "BF16", 205.811, "GiB", AIR_CARD),
+    ("glm-4.5-air", "Q8_0", 109.381, "GiB", AIR_CARD),
+]
+
+
+@pytest.mark.parametrize(("name", "label", "size", "unit", "source"), SIZES, ids=lambda value: str(value))
+def test_published_file_sizes(name: str, label: str, size: float, unit: str, source: str) -> None:
+    found = embedded(name, label).file_bytes / (1e9 if unit == "GB" else 2**30)
+    # 0.1 %, and half of the last digit of a figure that has no decimals.
+    assert found == pytest.approx(size, rel=1e-3, abs=0 if size % 1 else 0.5), source
+    # A figure with decimals is met to its last one, but for some MB of metadata.
+    assert not size % 1 or found == pytest.approx(size, abs=0.016), source
 
 
 def test_rows_that_no_block_of_256_divides() -> None:

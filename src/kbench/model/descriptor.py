@@ -54,7 +54,9 @@ class ModelDescriptor:
     """A model. ``d`` is the hidden width, ``ffn`` the width of dense MLPs, ``quant`` a label such as ``Q4_K_M``.
 
     ``rope`` holds the attributes of rope calls; the first ``rotary`` elements of a head rotate, all where it is 0.
-    ``tied`` says that the head uses the embedding's matrix. ``tensors`` lists every tensor with its type.
+    ``tied`` says that the head uses the embedding's matrix. ``tensors`` lists every tensor with its type, ``draft``
+    those of ``draft_layers`` further layers that files of the model hold: they draft tokens for speculative decoding,
+    and without that nothing reads them.
     """
 
     name: str
@@ -76,7 +78,9 @@ class ModelDescriptor:
     attention_bias: bool = False
     mla: Mla | None = None
     moe: Moe | None = None
+    draft_layers: int = 0
     tensors: tuple[TensorInfo, ...] = field(default=(), repr=False)
+    draft: tuple[TensorInfo, ...] = field(default=(), repr=False)
 
     @property
     def rotated(self) -> int:
@@ -91,6 +95,11 @@ class ModelDescriptor:
     def n_bytes(self) -> int:
         """Bytes of all tensors, without padding and metadata."""
         return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all tensors of a file, those that draft included."""
+        return self.n_bytes + sum(tensor.n_bytes for tensor in self.draft)
 
     @property
     def cached_widths(self) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Models known by name: descriptors in YAML inside the package, for planning without a download.
 
 A file of ``descriptors/`` is a mapping with exactly the keys of ``_FIELDS`` and ``_LATENT`` or ``_HEADS`` (and of
-``_MLA``, ``_MOE``, ``_ROPE`` below ``mla``, ``moe``, ``rope``). Its tensors follow from the shapes, their types from
-the quantizer's rules.
+``_MLA``, ``_MOE``, ``_ROPE`` below ``mla``, ``moe``, ``rope``), and perhaps some of ``_OPTIONAL``. Its tensors follow
+from the shapes, their types from the quantizer's rules.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from kbench.core import Attribute, Lines, UserError, did_you_mean, load_yaml
 from .architectures import ARCHITECTURES
 from .descriptor import Mla, ModelDescriptor, Moe
 from .quantizer import quantize_table
-from .tensor_table import tensor_table
+from .tensor_table import draft_table, tensor_table
 
 SCHEMA_VERSION = 1
 DEFAULT_QUANT = "Q4_K_M"
@@ -43,6 +44,8 @@ _FIELDS: dict[str, type] = {
 # How it attends: with a shared latent, or with heads of keys and values.
 _LATENT: dict[str, type] = {"mla": Lines}
 _HEADS: dict[str, type] = {"kv_heads": int, "head_dim": int}
+# What the architecture leaves open or most models do not have.
+_OPTIONAL: dict[str, type] = {"qk_norm": bool, "attention_bias": bool, "rotary": int, "draft_layers": int}
 _MLA: dict[str, type] = {"q_lora": int, "kv_lora": int, "rope": int, "nope": int, "v": int}
 _MOE: dict[str, type] = {
     "experts": int,
@@ -66,6 +69,9 @@ _ROPE: dict[str, type] = {
     "mscale": float,
     "mscale_all_dim": float,
 }
+
+
+_NOTHING: Mapping[str, type] = {}
 
 
 def embedded_names() -> tuple[str, ...]:
@@ -94,11 +100,14 @@ def embedded(name: str, quant: str = DEFAULT_QUANT) -> ModelDescriptor:
 def with_quant(descriptor: ModelDescriptor, quant: str) -> ModelDescriptor:
     """``descriptor`` with the tensors of a file of quantization ``quant``."""
     gqa = 1 if descriptor.mla is not None else descriptor.heads // descriptor.kv_heads
-    specs = (spec for spec in tensor_table(descriptor) if not spec.optional)
+    specs = [spec for spec in tensor_table(descriptor) if not spec.optional]
+    drafting = list(draft_table(descriptor))
     label = quant.upper()
     experts = descriptor.moe.experts if descriptor.moe is not None else 0
-    tensors = quantize_table(specs, label, n_layers=descriptor.n_layers, gqa=gqa, experts=experts)
-    return dataclasses.replace(descriptor, quant=label, tensors=tensors)
+    n_layers = descriptor.n_layers + descriptor.draft_layers
+    tensors = quantize_table([*specs, *drafting], label, n_layers=n_layers, gqa=gqa, experts=experts)
+    own, draft = tensors[: len(specs)], tensors[len(specs) :]
+    return dataclasses.replace(descriptor, quant=label, tensors=own, draft=draft)
 
 
 def suggest_embedded(name: str) -> str:
@@ -133,7 +142,7 @@ def read_descriptor(path: Path) -> ModelDescriptor:
     """
     document = load_yaml(path)
     latent = isinstance(document, Lines) and "kv_heads" not in document
-    document = _checked(document, _FIELDS | (_LATENT if latent else _HEADS), path, "the file")
+    document = _checked(document, _FIELDS | (_LATENT if latent else _HEADS), path, "the file", _OPTIONAL)
     if document["kbench_model"] != SCHEMA_VERSION:
         raise UserError(f"kbench_model {document['kbench_model']}", where=str(path), accepted=str(SCHEMA_VERSION))
     if document["architecture"] not in ARCHITECTURES:
@@ -152,26 +161,33 @@ def read_descriptor(path: Path) -> ModelDescriptor:
         quant="",
         kv_heads=1 if latent else document["kv_heads"],
         head_dim=head_dim,
-        qk_norm=bool(entry.qk_norm),
-        attention_bias=bool(entry.attention_bias),
+        qk_norm=document.get("qk_norm", bool(entry.qk_norm)),
+        attention_bias=document.get("attention_bias", bool(entry.attention_bias)),
+        rotary=document.get("rotary", 0),
+        draft_layers=document.get("draft_layers", 0),
         rope=rope | dict(_checked(document["rope"], _ROPE, path, "rope")),
         mla=mla,
         moe=Moe(**_checked(document["moe"], _MOE, path, "moe")),
     )
 
 
-def _checked(document: Any, fields: dict[str, type], path: Path, what: str) -> Lines:
+def _checked(
+    document: Any, fields: dict[str, type], path: Path, what: str, optional: Mapping[str, type] = _NOTHING
+) -> Lines:
+    known = {**fields, **optional}
     if not isinstance(document, Lines):
-        raise UserError(f"{what} is no mapping", where=str(path), accepted=", ".join(fields))
+        raise UserError(f"{what} is no mapping", where=str(path), accepted=", ".join(known))
     for key in document:
-        if key not in fields:
+        if key not in known:
             raise UserError(
                 f"unknown key {key!r} in {what}",
                 where=f"{path}:{document.line_of(key)}",
-                accepted=", ".join(fields),
-                todo=did_you_mean(str(key), fields),
+                accepted=", ".join(known),
+                todo=did_you_mean(str(key), known),
             )
-    for key, kind in fields.items():
+    for key, kind in known.items():
+        if key in optional and key not in document:
+            continue
         if key not in document:
             raise UserError(f"{what} lacks {key!r}", where=f"{path}:{document.line}", accepted=", ".join(fields))
         value = document[key]

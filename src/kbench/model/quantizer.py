@@ -2,12 +2,15 @@
 
 The rules as of early 2026, without an importance matrix (K-quants do not depend on one). DeepSeek's ``attn_kv_b`` has
 the base type: the quantizer began to upgrade it in March 2026, and every published file is older.
+
+Positions: a rule that favours some layers counts ``ffn_down`` by the layer's number among all layers of the file, and
+the tensors of values by their own order, which differs where only some layers have them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from kbench.core import TensorInfo, Unsupported, did_you_mean, quant
@@ -18,8 +21,9 @@ from .tensor_table import TensorSpec
 BASE_TYPES = {
     "F32": "F32", "F16": "F16", "BF16": "BF16",
     "Q8_0": "Q8_0", "Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q5_0": "Q5_0", "Q5_1": "Q5_1",
-    "Q2_K": "Q2_K", "Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K", "Q3_K_L": "Q3_K", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K",
-    "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K", "Q6_K": "Q6_K", "IQ4_XS": "IQ4_XS", "IQ4_NL": "IQ4_NL",
+    "Q2_K": "Q2_K", "Q2_K_S": "Q2_K", "Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K", "Q3_K_L": "Q3_K",
+    "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K", "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K", "Q6_K": "Q6_K",
+    "IQ4_XS": "IQ4_XS", "IQ4_NL": "IQ4_NL",
 }  # fmt: skip
 
 # Where rows are no multiple of a type's block of 256: the type with blocks of 32 that takes its place.
@@ -45,6 +49,7 @@ _Rule = Callable[[_Position], str | None]
 
 _DOWN: dict[str, _Rule] = {
     "Q2_K": lambda at: "Q3_K",
+    "Q2_K_S": lambda at: "Q4_K" if at.index < at.count // 8 else None,
     "Q3_K_M": lambda at: "Q5_K" if at.index < at.count // 16 else "Q4_K",
     "Q3_K_L": lambda at: "Q5_K",
     "Q4_K_S": lambda at: "Q5_K" if at.index < at.count // 8 else None,
@@ -55,6 +60,7 @@ _DOWN: dict[str, _Rule] = {
 }
 _VALUE: dict[str, _Rule] = {
     "Q2_K": lambda at: "Q4_K" if at.gqa >= 4 else "Q3_K",
+    "Q2_K_S": lambda at: "Q4_K" if at.gqa >= 4 else None,
     "Q3_K_M": lambda at: "Q5_K" if at.index < 2 else "Q4_K",
     "Q3_K_L": lambda at: "Q5_K",
     "Q4_K_S": lambda at: "Q5_K" if at.index < 4 else None,
@@ -70,15 +76,35 @@ _OUTPUT: dict[str, _Rule] = {
 }
 
 
+# Never quantized, as too small to matter: the short convolution of linear attention.
+_TOO_SMALL = ("ssm_conv1d.weight",)
+
 # A model of 8 experts is mostly experts: its attention is small enough to be kept at more bits.
 _MIXTRAL_EXPERTS = 8
 _MIXTRAL_OUTPUT = {"Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What the rules look at besides the tensor: ``head`` is the matrix that is the head, ``values`` the matrices of
+    values in the order of their layers."""
+
+    label: str
+    n_layers: int
+    gqa: int
+    experts: int
+    head: str
+    values: Mapping[str, int]
+
+
 def quantize_table(
     specs: Iterable[TensorSpec], label: str, *, n_layers: int, gqa: int = 1, experts: int = 0
 ) -> tuple[TensorInfo, ...]:
-    """``specs`` with the types that a file of quantization ``label`` has; ``gqa`` = heads per kv head.
+    """``specs`` with the types that a file of quantization ``label`` has.
+
+    Args:
+        n_layers: layers of the file, those that draft included.
+        gqa: heads per kv head.
 
     Raises:
         Unsupported: an unknown label.
@@ -92,38 +118,48 @@ def quantize_table(
     specs = tuple(specs)
     # A matrix that embeds and is the head too is treated as the head.
     head = "output.weight" if any(spec.name == "output.weight" for spec in specs) else "token_embd.weight"
-    return tuple(
-        TensorInfo(spec.name, spec.shape, _type(spec, label, head, n_layers, gqa, experts), spec.kind) for spec in specs
-    )
+    values = sorted((_layer(spec.name), spec.name) for spec in specs if spec.name.endswith(".attn_v.weight"))
+    positions = {name: position for position, (_, name) in enumerate(values)}
+    model = _Model(label, n_layers, gqa, experts, head, positions)
+    return tuple(TensorInfo(spec.name, spec.shape, _type(spec, model), spec.kind) for spec in specs)
 
 
-def _type(spec: TensorSpec, label: str, head: str, n_layers: int, gqa: int, experts: int) -> str:
-    base = BASE_TYPES[label]
+def _type(spec: TensorSpec, model: _Model) -> str:
+    base = BASE_TYPES[model.label]
     keeps_precision = len(spec.shape) < 2 or spec.kind in ("norms", "router") or not spec.name.endswith(".weight")
-    if keeps_precision:
+    if keeps_precision or spec.name.endswith(_TOO_SMALL):
         return "F32"
     if quant(base).is_float:
         return base
     width = spec.shape[0]
-    if spec.name == head:
+    if spec.name == model.head:
         chosen = "Q8_0" if base == "Q8_0" or width % quant(base).block_elements else "Q6_K"
     else:
-        chosen = _upgraded(spec.name, label, n_layers, gqa, experts) or base
+        chosen = _upgraded(spec.name, model) or base
     for _ in range(2):
         if width % quant(chosen).block_elements:
             chosen = _FALLBACKS.get(chosen, "F16")
     return chosen
 
 
-def _upgraded(name: str, label: str, n_layers: int, gqa: int, experts: int) -> str | None:
+def _layer(name: str) -> int:
+    match = re.match(r"blk\.(\d+)\.", name)
+    return int(match[1]) if match else -1
+
+
+def _upgraded(name: str, model: _Model) -> str | None:
     match = re.match(r"blk\.(\d+)\.(\w+)\.", name)
     if match is None:
         return None
-    at, stem = _Position(int(match[1]), n_layers, gqa), match[2]
-    if experts == _MIXTRAL_EXPERTS and stem in ("attn_k", "attn_v"):
+    stem, label = match[2], model.label
+    if model.experts == _MIXTRAL_EXPERTS and stem in ("attn_k", "attn_v"):
         return "Q8_0"
-    if experts == _MIXTRAL_EXPERTS and stem == "attn_output" and label in _MIXTRAL_OUTPUT:
-        return "Q5_K"
-    rules = _DOWN if stem.startswith("ffn_down") else {"attn_v": _VALUE, "attn_output": _OUTPUT}.get(stem, {})
+    if model.experts == _MIXTRAL_EXPERTS and stem == "attn_output":
+        return "Q5_K" if label in _MIXTRAL_OUTPUT else None
+    if stem == "attn_v":
+        rules, at = _VALUE, _Position(model.values[name], len(model.values), model.gqa)
+    else:
+        rules = _DOWN if stem.startswith("ffn_down") else _OUTPUT if stem == "attn_output" else {}
+        at = _Position(int(match[1]), model.n_layers, model.gqa)
     rule = rules.get(label)
     return rule(at) if rule else None

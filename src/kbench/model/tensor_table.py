@@ -39,13 +39,32 @@ def tensor_table(descriptor: ModelDescriptor, *, split_kv_b: bool = False) -> It
     if m.mla is None:
         yield TensorSpec("rope_freqs.weight", (m.rotated // 2,), optional=True)
     for layer in range(m.n_layers):
-        block = f"blk.{layer}."
-        rows = _mla(m, split_kv_b) if m.mla is not None else _attention(m)
-        for name, shape in (*rows, *(_moe(m) if m.has_experts(layer) else _mlp(m))):
-            yield TensorSpec(block + name, shape)
+        for name, shape in _layer(m, layer, split_kv_b):
+            yield TensorSpec(f"blk.{layer}.{name}", shape)
+
+
+def draft_table(descriptor: ModelDescriptor) -> Iterator[TensorSpec]:
+    """Tensors of the layers behind the last one that draft tokens: each a layer with an embedding and a head."""
+    m = descriptor
+    for layer in range(m.n_layers, m.n_layers + m.draft_layers):
+        for name, shape in (*_layer(m, layer, False), *_drafting(m)):
+            yield TensorSpec(f"blk.{layer}.{name}", shape)
 
 
 _Rows = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def _layer(m: ModelDescriptor, layer: int, split_kv_b: bool) -> _Rows:
+    yield from _mla(m, split_kv_b) if m.mla is not None else _attention(m)
+    yield from _moe(m) if m.has_experts(layer) else _mlp(m)
+
+
+def _drafting(m: ModelDescriptor) -> _Rows:
+    yield "nextn.eh_proj.weight", (2 * m.d, m.d)
+    yield "nextn.embed_tokens.weight", (m.d, m.vocab)
+    yield "nextn.shared_head_head.weight", (m.d, m.vocab)
+    for norm in ("enorm", "hnorm", "shared_head_norm"):
+        yield f"nextn.{norm}.weight", (m.d,)
 
 
 def _attention(m: ModelDescriptor) -> _Rows:
