@@ -97,10 +97,11 @@ def embedded(name: str, quant: str = DEFAULT_QUANT) -> ModelDescriptor:
     return with_quant(draft, quant)
 
 
-def with_quant(descriptor: ModelDescriptor, quant: str) -> ModelDescriptor:
-    """``descriptor`` with the tensors of a file of quantization ``quant``."""
+def with_quant(descriptor: ModelDescriptor, quant: str, *, split_kv_b: bool = False) -> ModelDescriptor:
+    """``descriptor`` with the tensors of a file of quantization ``quant``; ``split_kv_b``: as files have been since
+    April 2025 (see ``tensor_table``)."""
     gqa = 1 if descriptor.mla is not None else descriptor.heads // descriptor.kv_heads
-    specs = [spec for spec in tensor_table(descriptor) if not spec.optional]
+    specs = [spec for spec in tensor_table(descriptor, split_kv_b=split_kv_b) if not spec.optional]
     drafting = list(draft_table(descriptor))
     label = quant.upper()
     experts = descriptor.moe.experts if descriptor.moe is not None else 0
