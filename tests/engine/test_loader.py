@@ -21,7 +21,7 @@ from kbench.core import (
     Unsupported,
     UserError,
 )
-from kbench.engine import load_model, loader
+from kbench.engine import load_model, room
 from kbench.engine.memory import available_bytes
 from kbench.engine.weights import WeightStore
 from kbench.kernels import block_errors, implementations
@@ -78,7 +78,7 @@ def test_dropped_pages_come_back_unchanged(tiny: Path) -> None:
 
 
 def test_too_little_memory_is_refused_before_anything_is_packed(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "available_bytes", lambda: 300 << 20)
+    monkeypatch.setattr(room, "available_bytes", lambda: 300 << 20)
     monkeypatch.setattr(WeightStore, "prepare", lambda *_: pytest.fail("packed"))
     with pytest.raises(OverBudget) as caught:
         load_model(tiny, default=REFERENCE, context=1 << 20)
@@ -89,7 +89,7 @@ def test_too_little_memory_is_refused_before_anything_is_packed(tiny: Path, monk
 
 
 def test_a_refusal_names_the_largest_context_that_fits(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "available_bytes", lambda: 300 << 20)
+    monkeypatch.setattr(room, "available_bytes", lambda: 300 << 20)
     with pytest.raises(OverBudget) as caught:
         load_model(tiny, default=REFERENCE, context=1 << 20)
     fits = int(caught.value.accepted.rpartition(" ")[2])
@@ -97,7 +97,7 @@ def test_a_refusal_names_the_largest_context_that_fits(tiny: Path, monkeypatch: 
     assert load_model(tiny, default=REFERENCE, context=fits).cache.capacity == fits
     with pytest.raises(OverBudget):
         load_model(tiny, default=REFERENCE, context=fits + 1)
-    monkeypatch.setattr(loader, "available_bytes", lambda: 200 << 20)
+    monkeypatch.setattr(room, "available_bytes", lambda: 200 << 20)
     with pytest.raises(OverBudget) as caught:
         load_model(tiny, default=REFERENCE, context=1)
     assert "without any cache it does not fit either" in caught.value.todo

@@ -6,7 +6,7 @@ import atexit
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -64,7 +64,7 @@ def load_session(
     alias: Sequence[str] | None = None,
 ) -> Session:
     """The session, with a progress bar while weights are packed."""
-    from kbench.engine import join_hosts, load_model, parse_alias, serve_host
+    from kbench.engine import LoadOptions, join_hosts, load_model, parse_alias, serve_host
     from kbench.kernels import block_errors
     from kbench.kernels import implementation as known
     from kbench.rules import load_rules
@@ -89,22 +89,21 @@ def load_session(
             what = f"packing weights, {speed:.2f} GB/s (MiB)"
             bar.update(task, completed=done >> 20, total=whole >> 20, description=what)
 
-        options: dict[str, Any] = {
-            "default": default,
-            "context": context,
-            "kv": kv,
-            "threads": threads,
-            "prefill_threads": prefill_threads,
-            "progress": advance,
-            "alias": devices,
-        }
+        options = LoadOptions(
+            default=default,
+            context=context,
+            kv=kv,
+            threads=threads,
+            prefill_threads=prefill_threads,
+            progress=advance,
+            alias=devices,
+        )
         group = join_hosts()
-        if group is None:
-            return load_model(model, placements, **options)
-        if not group.host:
-            atexit.register(group.close)
-            return load_model(model, placements, group=group, **options)
-    serve_host(model, placements, group, **options)
+        if group is None or not group.host:
+            if group is not None:
+                atexit.register(group.close)
+            return load_model(model, placements, options, group=group)
+    serve_host(model, placements, group, options)
     raise typer.Exit
 
 

@@ -6,9 +6,11 @@ from .devices import DeviceMap, parse_alias
 from .generate import Generation, Token, generate
 from .injected_operator import InjectedOperator
 from .kv_cache import KvCache
-from .loader import DEFAULT_CHUNK, DEFAULT_CONTEXT, load_model, serve_host
+from .load_options import DEFAULT_CHUNK, LoadOptions
+from .loader import load_model, serve_host
 from .original_module import OriginalModule
 from .pipeline import HostGroup, join_hosts
+from .room import DEFAULT_CONTEXT, planned_needs
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
 from .session import LoadReport, Session, Timings
 from .tensor_loader import TensorLoader
@@ -29,6 +31,7 @@ __all__ = [
     "HostGroup",
     "InjectedOperator",
     "KvCache",
+    "LoadOptions",
     "LoadReport",
     "Moved",
     "OriginalModule",
@@ -45,6 +48,7 @@ __all__ = [
     "join_hosts",
     "load_model",
     "parse_alias",
+    "planned_needs",
     "prompt_ids",
     "serve_host",
     "softmax",

@@ -17,19 +17,25 @@ from .traffic import WEIGHTS
 _LAYER = re.compile(r"model\.layers\.(\d+)")
 
 
+def by_layer(items: Iterable[Item]) -> list[list[Item]]:
+    """``items`` in stretches of one layer each; what lies in no layer is grouped by its module."""
+    groups: list[list[Item]] = []
+    layer = ""
+    for item in items:
+        found = _LAYER.match(item.call.module)
+        name = found[1] if found else item.call.module
+        if name != layer or not groups:
+            groups.append([])
+            layer = name
+        groups[-1].append(item)
+    return groups
+
+
 class LayerwiseExecutable(Executable):
     """An ``Executable`` that binds, runs and forgets layer by layer; weights that are there already stay."""
 
     def _bound(self, items: Iterable[Item]) -> list[Step]:
-        self._groups: list[list[Item]] = []
-        layer = ""
-        for item in items:
-            found = _LAYER.match(item.call.module)
-            name = found[1] if found else item.call.module
-            if name != layer or not self._groups:
-                self._groups.append([])
-                layer = name
-            self._groups[-1].append(item)
+        self._groups = by_layer(items)
         return []
 
     def run(self, tokens: TokenArray, position: int) -> None:

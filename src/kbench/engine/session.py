@@ -33,7 +33,7 @@ _LOGITS_CHUNK = 64
 FEW_TOKENS = 64
 
 # Tokens of one step of layer-wise prefill: every step brings in the weights of every layer, and more tokens share them.
-_LAYERWISE_CHUNK = 4096
+LAYERWISE_CHUNK = 4096
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class Session:
         ids = self._checked(tokens)
         started = time.perf_counter()
         long = self._layerwise is not None and len(ids) > self._layerwise[0]
-        most = _LAYERWISE_CHUNK if long else self.chunk
+        most = LAYERWISE_CHUNK if long else self.chunk
         for begin in range(0, len(ids), most):
             part = ids[begin : begin + most]
             if long and self._layerwise is not None:

@@ -62,21 +62,23 @@ class WeightStore:
         """Bytes of everything packed so far."""
         return sum(prepared.n_bytes for prepared in self._prepared.values())
 
-    def missing(self, calls: Iterable[OpCall]) -> list[OpCall]:
-        """One call for each packing that is not there yet, in file order: disks like to be read forwards."""
+    def missing(self, calls: Iterable[OpCall], besides: Iterable[OpCall] = ()) -> list[OpCall]:
+        """One call for each packing that is not there yet, in file order: disks like to be read forwards. What
+        ``besides`` need counts as there."""
         found: dict[_Key, OpCall] = {}
+        there = {_key(call) for call in besides}
         for call in calls:
             if call.op in (INJECTED, "transfer"):  # its operator reads what it wants
                 continue
             key = _key(call)
-            if key not in self._prepared:
+            if key not in self._prepared and key not in there:
                 found.setdefault(key, call)
         return sorted(found.values(), key=self._place)
 
     def _place(self, call: OpCall) -> int:
         return min((self.gguf.tensors[name].pieces[0].ctypes.data for name in call.weights), default=0)
 
-    def estimate(self, calls: Iterable[OpCall]) -> int:
+    def estimate(self, calls: Iterable[OpCall], besides: Iterable[OpCall] = ()) -> int:
         """Bytes that packing what is ``missing`` will take, never much too low; what stays in the file takes none.
 
         Somebody's own operator is taken to keep the weights of what it replaces as they are stored.
@@ -85,7 +87,7 @@ class WeightStore:
         own = dict.fromkeys(name for call in calls if call.op == INJECTED for name in call.weights)
         return sum(self.gguf.tensors[name].info.n_bytes for name in own) + sum(
             _packed_bytes(call, self.gguf.tensors[name].info, self._packer(call))
-            for call in self.missing(calls)
+            for call in self.missing(calls, besides)
             for name in call.weights
         )
 

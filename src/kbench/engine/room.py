@@ -1,0 +1,161 @@
+"""The memory that running a model takes, device by device, and whether it is there: known before a weight is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kbench.core import AUTO, CPU, Assignment, Device, OpCall, OverBudget, Phase, Placement, format_bytes
+from kbench.model import ModelDescriptor, absorbing_is_faster, kv_bytes_per_token, lower, plan_arena
+
+from .layerwise import by_layer
+from .memory import available_bytes, device_bytes
+from .placed_caches import attention_devices
+from .schedule import COMPUTE, schedule
+from .session import FEW_TOKENS, LAYERWISE_CHUNK
+from .weights import WeightStore
+
+# A context that most prompts fit into and that costs little: 4096 tokens of a 7B model's cache are 2 GiB in f16.
+DEFAULT_CONTEXT = 4096
+
+# Left to the rest of the process (interpreter, torch, tokenizer) when memory is checked.
+_MARGIN_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A list of calls that a session keeps bound, for up to ``tokens`` tokens. ``swaps``: of weights that are not there
+    otherwise it has one layer's at a time."""
+
+    phase: Phase
+    tokens: int
+    swaps: bool = False
+
+
+def programs(descriptor: ModelDescriptor, context: int, chunk: int, threshold: int = 0) -> list[Program]:
+    """Those that a conversation can come to need, later ones too: prefill of a few tokens behind a long past where
+    latent attention absorbs them, and layer-wise prefill of prompts over ``threshold`` (0: never)."""
+    found = [Program(Phase.DECODE, 1), Program(Phase.PREFILL, chunk)]
+    if descriptor.mla is not None and absorbing_is_faster(descriptor.mla, 1, context):
+        found.append(Program(Phase.PREFILL, min(FEW_TOKENS, chunk)))
+    if 0 < threshold < context:
+        found.append(Program(Phase.PREFILL, min(LAYERWISE_CHUNK, context), swaps=True))
+    return found
+
+
+def prefilled_as_decoded(assignment: Assignment) -> dict[str, Placement]:
+    """What is resident where long prompts are prefilled layer by layer."""
+    return {
+        name: dataclasses.replace(place, prefill_device=place.generate_device, prefill_op=place.generate_op)
+        for name, place in assignment.items()
+    }
+
+
+def attention_homes(calls: Iterable[OpCall]) -> dict[int, tuple[Device, ...]]:
+    """Layer -> the devices on which its attention runs."""
+    found: dict[int, dict[Device, None]] = {}
+    for call in calls:
+        for layer, device in attention_devices([call]).items():
+            found.setdefault(layer, {})[device] = None
+    return {layer: tuple(places) for layer, places in found.items()}
+
+
+@dataclass(slots=True)
+class Need:
+    """Bytes on one device; ``cache`` is of one token."""
+
+    weights: int = 0
+    swapped: int = 0
+    cache: int = 0
+    workspace: int = 0
+
+    def lines(self, context: int) -> dict[str, int]:
+        """What each part is, and its bytes."""
+        told = {"weights": self.weights, "one layer swapped in": self.swapped}
+        told |= {f"cache for {context} tokens": context * self.cache, "workspace": self.workspace}
+        return {name: n_bytes for name, n_bytes in told.items() if n_bytes or name != "one layer swapped in"}
+
+
+def run_needs(
+    plans: Sequence[tuple[Program, Sequence[OpCall]]],
+    homes: Mapping[int, Sequence[Device]],
+    layer_bytes: int,
+    memory_of: Callable[[Device], Device | None] = lambda device: device,
+) -> dict[Device, Need]:
+    """Caches and workspace. ``homes``: the devices of each layer's cache, which takes ``layer_bytes`` a token there.
+    ``memory_of`` tells whose memory a device uses; None: another process's."""
+    needs: dict[Device, Need] = {}
+    for program, calls in plans:
+        for device in {call.device for call in calls}:
+            memory = memory_of(device)
+            if memory is not None:
+                needs.setdefault(memory, Need()).workspace += plan_arena(calls, program.tokens, device).n_bytes
+    for places in homes.values():
+        for memory in map(memory_of, places):
+            if memory is not None:
+                needs.setdefault(memory, Need()).cache += layer_bytes
+    return needs
+
+
+def add_weights(
+    needs: Mapping[Device, Need], store: WeightStore, plans: Sequence[tuple[Program, Sequence[OpCall]]]
+) -> None:
+    """Adds to ``needs`` what packing takes for the calls of ``plans`` that run here."""
+    devices = store.devices
+    resident = [
+        call for program, calls in plans if not program.swaps for call in calls if devices.is_local(call.device)
+    ]
+    groups = [
+        [item.call for item in group]
+        for program, calls in plans
+        if program.swaps
+        for group in by_layer(item for item in schedule(calls, devices) if item.what == COMPUTE)
+    ]
+    for device, need in needs.items():
+
+        def on(calls: Iterable[OpCall], device: Device = device) -> list[OpCall]:
+            return [call for call in calls if devices.physical(call.device) == device]
+
+        need.weights += store.estimate(on(resident))
+        need.swapped = max((store.estimate(on(group), besides=resident) for group in groups), default=0)
+
+
+def check_room(needs: Mapping[Device, Need], context: int) -> None:
+    """Raises OverBudget where what a device needs is more than what is free there."""
+    for device, need in sorted(needs.items()):
+        free = available_bytes() if device == CPU else device_bytes(device)
+        fixed = need.weights + need.swapped + need.workspace + _MARGIN_BYTES
+        needed = fixed + context * need.cache
+        if needed <= free:
+            continue
+        fits = (free - fixed) // need.cache if need.cache else 0
+        told = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in need.lines(context).items())
+        raise OverBudget(
+            f"{format_bytes(needed - free)} short: {told}, reserve {format_bytes(_MARGIN_BYTES)}; "
+            f"{format_bytes(free)} are free",
+            where="memory" if device == CPU else f"memory of {device}",
+            accepted=f"a context of at most {fits}" if fits > 0 else "",
+            todo=f"use --context {fits} or less"
+            if fits > 0
+            else "use a smaller quantization, or free memory: without any cache it does not fit either",
+        )
+
+
+def planned_needs(
+    descriptor: ModelDescriptor, assignment: Assignment, context: int, kv: str, chunk: int, threshold: int = 0
+) -> dict[Device, dict[str, int]]:
+    """Caches and workspace by device, for a model of which there may be only the description; what each line is, and
+    its bytes. Errors as for ``lower``."""
+    resident = prefilled_as_decoded(assignment) if threshold else assignment
+    plans = []
+    for program in programs(descriptor, context, min(chunk, context), threshold):
+        placed = assignment if program.swaps else resident
+        calls = lower(
+            descriptor, placed, program.phase, program.tokens, context, kv=kv, deliver=CPU, resolve=lambda *_: AUTO
+        )
+        plans.append((program, calls))
+    homes = attention_homes(call for _, calls in plans for call in calls)
+    needs = run_needs(plans, homes, kv_bytes_per_token(descriptor, kv) // descriptor.n_layers)
+    lines = {device: need.lines(context) for device, need in needs.items()}
+    return {device: {name: n for name, n in told.items() if name != "weights"} for device, told in lines.items()}
