@@ -9,13 +9,17 @@ from .guard import Guard
 from .host import Host, Memory, host, read_host
 from .pairs import Pairs, measure_pairs
 from .sample import Measurement, Warmup, measure
+from .signed_rank import hodges_lehmann, hodges_lehmann_interval, signed_rank_p
 from .statistics import Interval, median, median_absolute_deviation, median_interval, quartiles, relative_spread
 from .stopping import FixedCount, RelativeNoise, StoppingRule, TimeBudget
+from .verdict import Judgement, Plan, Verdict, decide, decide_together, geometric_mean, judge, judge_mean
 
 __all__ = [
-    "KINDS", "READ_BANDWIDTH", "Cache", "Ceiling", "Ceilings", "Clock", "Cpu", "FixedCount", "Gpu",
-    "Guard", "Host", "Interval", "Measurement", "Memory", "NumaNode", "Pairs", "Probes", "Reading", "RelativeNoise",
-    "Rotation", "StoppingRule", "TimeBudget", "Warmup", "calibrate", "ceilings", "host", "is_cold", "measure",
-    "measure_pairs", "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host",
-    "relative_spread", "rotation_count", "system_clock", "thread_ladder",
+    "KINDS", "READ_BANDWIDTH", "Cache", "Ceiling", "Ceilings", "Clock", "Cpu", "FixedCount", "Gpu", "Guard", "Host",
+    "Interval", "Judgement", "Measurement", "Memory", "NumaNode", "Pairs", "Plan", "Probes", "Reading",
+    "RelativeNoise", "Rotation", "StoppingRule", "TimeBudget", "Verdict", "Warmup", "calibrate", "ceilings", "decide",
+    "decide_together",
+    "geometric_mean", "hodges_lehmann", "hodges_lehmann_interval", "host", "is_cold", "judge", "judge_mean",
+    "measure", "measure_pairs", "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host",
+    "relative_spread", "rotation_count", "signed_rank_p", "system_clock", "thread_ladder",
 ]  # fmt: skip
