@@ -91,9 +91,33 @@ def test_budgets_of_a_model(tmp_path: Path) -> None:
     assert kbench("check", FILE, *MODEL, "--vram", "24G", "--dram", "136G")[0] == 0
     code, out = kbench("check", FILE, *MODEL, "--vram", "2G", "--dram", "100G")
     assert code == 1 and out.count("over its budget") == 2
-    assert f"error: {FILE}:34: rule 4, replace.kwargs.generate_device · 126 GiB of weights on cpu" in out
+    assert f"error: {FILE}:34: rule 4, replace.kwargs.generate_device · 126 GiB on cpu, 25.7 GiB over its budget" in out
     with pytest.raises(UserError, match="add --model"):
         kbench("check", FILE, "--vram", "2G")
+
+
+def test_a_budget_counts_cache_and_workspace_each_on_a_line(tmp_path: Path) -> None:
+    """V2's one-GPU file has room for 4096 tokens, and not for 128 Ki: 576 numbers of 2 bytes in each of 60 layers."""
+    assert kbench("check", FILE, *MODEL, "--vram", "8G")[0] == 0
+    code, out = kbench("check", FILE, *MODEL, "--vram", "8G", "--context", 131072)
+    lines = out[out.index("cuda:0: ") :].splitlines()
+    assert code == 1 and lines[0] == "cuda:0: 15.5 GiB of 8 GiB"
+    assert [line.rsplit("  ", 1)[0].strip() for line in lines[1:4]] == [
+        "weights",
+        "cache for 131072 tokens",
+        "workspace",
+    ]
+    assert lines[2].split()[-2:] == ["8.44", "GiB"] and 576 * 2 * 60 * 131072 / 2**30 == 8.4375
+    _, out = kbench("check", FILE, *MODEL, "--context", 131072, "--kv", "q8_0")
+    assert out[out.index("cache for 131072 tokens") :].split()[4:6] == ["4.48", "GiB"]  # 34 bytes for 32 numbers
+    told = json.loads(kbench("check", FILE, *MODEL, "--context", 131072, "--json")[1])["memory"]
+    assert [(one["device"], one["budget_bytes"]) for one in told] == [("cpu", None), ("cuda:0", None)]
+    assert told[1]["bytes"]["cache for 131072 tokens"] == 576 * 2 * 60 * 131072
+    # Layer-wise prefill has one layer's experts on the GPU at a time, not all of them.
+    path = tmp_path / "layerwise.yaml"
+    path.write_text(FILE.read_text().replace("intput_threshold: 0", "intput_threshold: 1000"))
+    _, out = kbench("check", path, *MODEL, "--vram", "99G")
+    assert "one layer swapped in    2.28 GiB" in out and "cuda:0: 10.6 GiB of 99 GiB" in out
 
 
 def test_a_file_that_lacks_a_tensor_is_found_before_any_weight_is_read(tiny_gguf: Path, tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ def shown_lines(text: str) -> str:
     return "\n".join(map(shown, lines))
 
 
+def plural(count: int, noun: str) -> str:
+    """``1 rule``, ``2 rules``; ``info`` has none."""
+    return f"{count} {noun}{'' if count == 1 or noun == 'info' else 's'}"
+
+
 def stdout_console() -> Console:
     """For results. Not a terminal: no colour, and wide enough that tables are not cut."""
     return Console() if sys.stdout.isatty() else Console(width=140, no_color=True, highlight=False)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from kbench.core import CPU, Device, Phase, Placement, UserError, did_you_mean, format_bytes, parse_size
+from kbench.core import Device, Phase, Placement, UserError, did_you_mean, format_bytes, parse_size
 
-from .output import print_json, shown, shown_lines, stdout_console
+from .output import plural, print_json, shown, shown_lines, stdout_console
 
 if TYPE_CHECKING:
     from kbench.core import Module
-    from kbench.rules import Finding, Row
+    from kbench.rules import Finding, Row, RuleSet
 
 _RULES = typer.Argument(help="The rule file (YAML).")
 _MODEL = typer.Option(None, "--model", "-m", help="A .gguf file, or an embedded model such as deepseek-v2-chat.")
@@ -40,14 +41,20 @@ def check(
     model: str | None = _MODEL,
     strict: bool = typer.Option(False, "--strict", help="Warnings, such as a rule that never matches, are errors."),
     devices: str | None = typer.Option(None, "--devices", help="Those that there are, e.g. cpu,cuda:0,cuda:1."),
-    vram: str | None = typer.Option(None, "--vram", help="Bytes for weights on each GPU, e.g. 24G (with --model)."),
-    dram: str | None = typer.Option(None, "--dram", help="Bytes for weights in memory, e.g. 136G (with --model)."),
+    vram: str | None = typer.Option(None, "--vram", help="Bytes that each GPU has, e.g. 24G (with --model)."),
+    dram: str | None = typer.Option(None, "--dram", help="Bytes of memory, e.g. 136G (with --model)."),
+    context: int | None = typer.Option(
+        None, "--context", min=1, help="Tokens of the cache that budgets count. Default: the model's, up to 4096."
+    ),
+    kv: str = typer.Option("f16", "--kv", help="Type of that cache: f16, bf16, q8_0 or f32."),
     trust: list[str] = _TRUST,
     json: bool = _JSON,
 ) -> None:
     """Find every mistake in a rule file before a model is loaded. Exit code 1 if there is an error.
 
-    Example: kbench rules check my.yaml --model deepseek-v2-chat --strict
+    With --vram, --dram or --context, also what each device needs: weights, cache and workspace.
+
+    Example: kbench rules check my.yaml --model deepseek-v2-chat --strict --vram 24G --dram 136G --context 8192
     """
     from kbench.kernels import block_errors
     from kbench.rules import Severity, read_rules
@@ -55,9 +62,12 @@ def check(
 
     rules = read_rules(path, trust=trust)
     present = None if devices is None else {Device.parse(name.strip(), "--devices") for name in devices.split(",")}
+    counted = vram is not None or dram is not None or context is not None
+    if not model and counted:
+        raise UserError("a budget without a model", where="--vram, --dram, --context", todo="add --model")
+    budgets = _budgets(vram, dram)
     tree = _tree(model) if model else None
-    if tree is None and (vram or dram):
-        raise UserError("a budget without a model", where="--vram, --dram", todo="add --model")
+    memory = _memory(rules, model, context, kv) if model and counted else {}
     findings = check_rules(
         rules,
         tree,
@@ -65,25 +75,60 @@ def check(
         devices=present,
         can_take=_can_take,
         check_block=block_errors,
-        budgets=_budgets(vram, dram),
+        budgets=budgets,
+        besides=memory,
     )
     counts = {str(severity): sum(found.severity is severity for found in findings) for severity in Severity}
     if json:
         fields = {"path": str(path), "model": model, "strict": strict, "n_rules": len(rules.rules), "counts": counts}
-        print_json("rules.check", 1, {**fields, "findings": [found.as_dict() for found in findings]})
+        told = [
+            {"device": str(device), "bytes": lines, "budget_bytes": budgets.get(device)}
+            for device, lines in memory.items()
+        ]
+        print_json("rules.check", 1, {**fields, "memory": told, "findings": [found.as_dict() for found in findings]})
     else:
         _print_findings(findings)
-        told = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)
+        _print_memory(memory, budgets)
+        found = ", ".join(plural(count, name) for name, count in counts.items() if count)
         against = f" against {model}" if model else " without a model (--model finds rules that never match)"
-        print(f"{path}: {len(rules.rules)} rules checked{against}: {told or 'nothing found'}")
+        print(f"{path}: {plural(len(rules.rules), 'rule')} checked{against}: {found or 'nothing found'}")
     if counts["error"]:
         raise typer.Exit(1)
 
 
 def _budgets(vram: str | None, dram: str | None) -> dict[Device, int]:
-    # More GPUs than any machine has: a budget holds for each one that the rules name.
-    budgets = {Device("cuda", i): parse_size(vram, "--vram") for i in range(64)} if vram else {}
-    return budgets | ({CPU: parse_size(dram, "--dram")} if dram else {})
+    # More hosts and GPUs than anybody has: a budget holds for each one that the rules name.
+    hosts = range(64)
+    budgets = {Device("cuda", i, h): parse_size(vram, "--vram") for i in range(16) for h in hosts} if vram else {}
+    return budgets | ({Device("cpu", 0, host): parse_size(dram, "--dram") for host in hosts} if dram else {})
+
+
+def _memory(rules: RuleSet, model: str, context: int | None, kv: str) -> dict[Device, dict[str, int]]:
+    """What each device holds under ``rules``; nothing where they have errors that keep modules from being placed."""
+    from kbench.engine import DEFAULT_CHUNK, DEFAULT_CONTEXT, planned_needs
+    from kbench.model import build_tree, load_descriptor
+    from kbench.rules import assign, memory_by_device
+
+    descriptor = load_descriptor(model)[0]
+    tree = build_tree(descriptor)
+    try:
+        placements = assign(rules, tree)
+    except UserError:  # check tells
+        return {}
+    context = context or min(DEFAULT_CONTEXT, descriptor.context_length or DEFAULT_CONTEXT)
+    besides = planned_needs(descriptor, placements, context, kv, DEFAULT_CHUNK, rules.prefill_threshold)
+    return memory_by_device(rules, tree, besides)
+
+
+def _print_memory(memory: Mapping[Device, Mapping[str, int]], budgets: Mapping[Device, int]) -> None:
+    for device, lines in memory.items():
+        budget = budgets.get(device)
+        of = "" if budget is None else f" of {format_bytes(budget)}"
+        print(f"{device}: {format_bytes(sum(lines.values()))}{of}")
+        width = max(map(len, lines))
+        for name, n_bytes in lines.items():
+            if n_bytes:
+                print(f"  {name:{width}}  {format_bytes(n_bytes):>9}")
 
 
 def _can_take(implementation: str, quant: str) -> bool | str:

@@ -2,7 +2,7 @@
 
 from .check import check
 from .emit import emit, write_rules
-from .explain import Row, explain, fold_rows, hidden_state, weights_by_device
+from .explain import Row, explain, fold_rows, hidden_state, memory_by_device, weights_by_device
 from .export import to_ktransformers, to_llama_cpp
 from .finding import Finding, Severity
 from .match import assign, load_rules, match_modules
@@ -13,6 +13,6 @@ check_rules = check
 
 __all__ = [
     "ENTRY_POINT_GROUP", "Finding", "Row", "Rule", "RuleSet", "Severity", "assign", "check", "check_rules", "emit",
-    "explain", "fold_rows", "hidden_state", "is_trusted", "load_rules", "match_modules", "parse_rules", "read_rules",
-    "to_ktransformers", "to_llama_cpp", "weights_by_device", "write_rules",
+    "explain", "fold_rows", "hidden_state", "is_trusted", "load_rules", "match_modules", "memory_by_device",
+    "parse_rules", "read_rules", "to_ktransformers", "to_llama_cpp", "weights_by_device", "write_rules",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kbench.core import AUTO, Device, Module, Phase, Placement, did_you_mean, format_bytes
 
-from .budget import budget_findings
+from .budget import Memory, budget_findings
 from .classes import KNOWN_CLASSES, answers_to, is_known
 from .finding import ERROR, INFO, WARNING, Finding
 from .flow import flow_findings
@@ -44,6 +44,7 @@ def check(
     check_block: CheckBlock | None = None,
     default: Placement | None = None,
     budgets: Mapping[Device, int] | None = None,
+    besides: Memory | None = None,
 ) -> list[Finding]:
     """Findings by line. Without a ``tree``, those that need no model.
 
@@ -53,7 +54,8 @@ def check(
         can_take: whether an implementation takes a quant type; None: every one does.
         check_block: what is wrong with kernel parameters; None: nothing ever is.
         default: placement of modules without a rule; None: the dialect's own.
-        budgets: bytes that a device has for weights; of other devices none is known.
+        budgets: bytes that a device has; of other devices none is known.
+        besides: what running takes of each device besides weights; None: nothing is known of it.
     """
     default = rules.default_placement if default is None else default
     resolved = {rule.number: resolve(rules, rule) for rule in rules.rules}
@@ -77,7 +79,7 @@ def check(
         findings += _unmatched(rules, placed)
         modules = [(one.matched.module, one.matched.rule, one.placement) for one in placed]
         findings += flow_findings(rules, modules, placer.transfer_map, default)
-        findings += budget_findings(rules, modules, budgets or {})
+        findings += budget_findings(rules, modules, budgets or {}, besides or {})
         if rules.is_kt:
             findings += peer_findings(rules, modules)
     if strict:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kbench.core import Device, Module, Phase, Placement
 
+from .budget import Memory, device_memory
 from .fold import ranges, split_number
 from .match import Placer, assign, match_modules
 from .schema import DEFAULT, RuleSet
@@ -97,6 +98,16 @@ def hidden_state(rows: Sequence[Row]) -> dict[Phase, list[tuple[str, Device]]]:
             runs[-1][0].append(number)
         found[phase] = [(ranges(numbers), device) for numbers, device in runs]
     return found
+
+
+def memory_by_device(rules: RuleSet, tree: Module, besides: Memory) -> dict[Device, dict[str, int]]:
+    """Device -> what takes memory there -> bytes: weights, and ``besides``.
+
+    Raises:
+        UserError: the rules have errors.
+    """
+    placements = assign(rules, tree)
+    return device_memory(rules, [(module, None, placements[module.name]) for module in tree.walk()], besides)
 
 
 def weights_by_device(rows: Sequence[Row]) -> dict[Phase, dict[Device, int]]:
