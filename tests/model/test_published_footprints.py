@@ -80,6 +80,7 @@ def test_files_with_kv_b_in_two(name: str, label: str, size: float) -> None:
         ("qwen3-235b-a22b", 6.31),
         ("glm-4.5", 12.35),
         ("glm-4.5-air", 6.17),
+        ("qwen3-next", 0.81),
     ],
 )
 def test_caches(name: str, size: float) -> None:

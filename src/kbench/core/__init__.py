@@ -14,7 +14,7 @@ from .errors import (
     did_you_mean,
 )
 from .kv import KV_TYPES, check_kv, kv_bytes
-from .op import INJECTED, OPS, OPTIONAL, Attribute, OpCall, Problem, Value
+from .op import INJECTED, OPS, OPTIONAL, PLANNED, Attribute, OpCall, Problem, Value
 from .placement import AUTO, CPU, Assignment, Block, Device, Phase, Placement, is_injected
 from .processors import allowed_cpus, default_threads, physical_cores, thread_limit
 from .quant import QUANTS, QUANTS_BY_ID, REMOVED_QUANT_IDS, QuantTraits, quant
@@ -24,7 +24,7 @@ from .work import Work, expected_experts, work
 from .yamlfile import Lines, load_yaml, parse_yaml
 
 __all__ = [
-    "AUTO", "CPU", "INJECTED", "KV_TYPES", "OPS", "OPTIONAL", "QUANTS", "QUANTS_BY_ID", "REMOVED_QUANT_IDS",
+    "AUTO", "CPU", "INJECTED", "KV_TYPES", "OPS", "OPTIONAL", "PLANNED", "QUANTS", "QUANTS_BY_ID", "REMOVED_QUANT_IDS",
     "Assignment", "Attribute", "Block", "CgroupLimits", "CheckBroken", "ConditionFailed", "CorruptFile", "Device",
     "InvalidEnvironment", "KbenchError", "Lines", "Module", "OpCall", "OverBudget", "Phase", "Placement", "Problem",
     "QuantTraits", "TensorInfo", "Unsupported", "UserError", "Value", "Work", "allowed_cpus", "check_kv",

@@ -56,10 +56,19 @@ OPS: dict[str, tuple[str, ...]] = {
 # Parameters that may be left out, and what that means: keys do not spell that value.
 OPTIONAL: dict[str, dict[str, int]] = {"attention": {"window": 0}}
 
+# Operations that are priced and placed, but that nothing here runs yet: they have no definition.
+PLANNED: dict[str, tuple[str, ...]] = {
+    # linear attention by the gated delta rule: a short convolution over q, k and v, then for each value head a state
+    # [key_dim, value_dim] in float32 that decays, is corrected and is read
+    "delta_rule": ("key_heads", "key_dim", "value_heads", "value_dim", "conv", "tokens"),
+    # x * sigmoid(gate): attention whose output the token itself weighs
+    "sigmoid_mul": ("n", "tokens"),
+}
+
 # A module that somebody's own operator does: no operation of ours, so it has no definition, and no suite can time it.
 # k and n are the elements a token that go in and come out.
 INJECTED = "injected"
-_PARAMS = {**OPS, INJECTED: ("operator", "k", "n", "tokens")}
+_PARAMS = {**OPS, **PLANNED, INJECTED: ("operator", "k", "n", "tokens")}
 
 _KEY = re.compile(r"(\w+)\((.*)\)")
 

@@ -116,6 +116,16 @@ def work(problem: Problem) -> Work:
         return Work(0.0, 0, 0, _F32 * tokens * (p.integer("vocab") + 2 * p.integer("top_k")), 0, 0)
     if op == INJECTED:  # nobody knows what it does between reading and writing
         return Work(0.0, 0, 0, _F32 * tokens * (p.integer("k") + p.integer("n")), 0, 0)
+    if op == "delta_rule":
+        keys = p.integer("key_heads") * p.integer("key_dim")
+        values = p.integer("value_heads") * p.integer("value_dim")
+        state = values * p.integer("key_dim")
+        convolved = 2 * keys + values
+        stored = state + (p.integer("conv") - 1) * convolved
+        # Per element of the state: decay 1, read by k 2, correct 2, read by q 2; the convolution's products and sums.
+        flops = (7.0 * state + 2.0 * p.integer("conv") * convolved) * tokens
+        activations = _F32 * tokens * (2 * convolved + values)
+        return Work(flops, 0, 2 * _F32 * stored, activations, stored, _F32 * stored)
     if op == "transfer":
         return Work(0.0, 0, 0, _F32 * tokens * p.integer("d"), 0, 0)
     # elementwise: (FLOPs, reads and writes) per element
@@ -125,6 +135,7 @@ def work(problem: Problem) -> Work:
         "silu_mul": (5, 3),
         "add": (1, 3),
         "gated_add": (4, 4),
+        "sigmoid_mul": (5, 3),
         "take_last": (0, 0),
     }[op]
     width = p.integer("n") if p.has("n") else p.integer("d")

@@ -35,7 +35,8 @@ class Architecture:
     ``rope_mode``: ``norm`` rotates neighbouring pairs (the q and k rows of llama GGUFs are stored for that),
     ``neox`` rotates halves; ``partial_rope``: perhaps of the first elements of a head only. ``ffn_norm``: how the norm
     before the MLP is called. ``norm_topk_prob``, ``scoring``: what holds where the metadata do not say.
-    ``shared_gate``: the shared expert is weighed by a sigmoid of its own. ``generates``: the engine runs it; without
+    ``shared_gate``: the shared expert is weighed by a sigmoid of its own. ``linear_attention``: most layers attend by
+    the gated delta rule. ``generates``: the engine runs it; without
     that it can be planned only.
     """
 
@@ -52,6 +53,7 @@ class Architecture:
     norm_topk_prob: bool = False
     shared_gate: bool = False
     scoring: str = "softmax"
+    linear_attention: bool = False
 
 
 _LLAMA = ClassFamily(
@@ -95,6 +97,15 @@ _GLM4_MOE = ClassFamily(
     rotary=("Glm4MoeRotaryEmbedding",),
     linear_router=True,
 )
+_QWEN3_NEXT = ClassFamily(
+    ("transformers.models.qwen3_next.modeling_qwen3_next",),
+    "Qwen3Next",
+    moe=("Qwen3NextSparseMoeBlock",),
+    router=("Qwen3NextTopKRouter",),
+    rotary=("Qwen3NextRotaryEmbedding",),
+    linear_router=True,
+    shared_name="shared_expert",
+)
 _DEEPSEEK_V2 = ClassFamily(
     ("ktransformers.models.modeling_deepseek", "transformers.models.deepseek_v2.modeling_deepseek_v2"),
     "DeepseekV2",
@@ -122,6 +133,10 @@ ARCHITECTURES = {
         Architecture(
             "glm4moe", "neox", _GLM4_MOE, qk_norm=None, attention_bias=None, experts=True, norm_topk_prob=True,
             scoring="sigmoid", partial_rope=True, ffn_norm="post_attention_norm",
+        ),
+        Architecture(
+            "qwen3next", "neox", _QWEN3_NEXT, qk_norm=True, experts=True, norm_topk_prob=True, shared_gate=True,
+            partial_rope=True, ffn_norm="post_attention_norm", linear_attention=True, generates=False,
         ),
         Architecture("deepseek2", "norm", _DEEPSEEK_V2, mla=True, experts=None),
     )

@@ -11,10 +11,13 @@ from gguf.constants import LlamaFileType
 from kbench.core import Attribute, CorruptFile, TensorInfo, Unsupported
 
 from .architectures import ARCHITECTURES, Architecture, architecture
-from .descriptor import Mla, ModelDescriptor, Moe
+from .descriptor import Delta, Mla, ModelDescriptor, Moe
 from .gguf_file import GgufFile
 from .metadata import Metadata
 from .tensor_table import tensor_table
+
+# Files of the first such model do not say which layers attend in full: every fourth does.
+_INTERVAL = 4
 
 # YaRN's mscale is stored as the slope of its logarithm: 0.1 x mscale_all_dim.
 YARN_LOG_SLOPE = 0.1
@@ -57,7 +60,22 @@ def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDe
         rotary=rotary if rotary < head_dim else 0,
         qk_norm="blk.0.attn_q_norm.weight" in gguf.tensors if norm is None else norm,
         attention_bias="blk.0.attn_q.bias" in gguf.tensors if bias is None else bias,
+        delta=_delta(meta) if entry.linear_attention else None,
         moe=_moe(meta, entry, gguf),
+    )
+
+
+def _delta(meta: Metadata) -> Delta:
+    heads, values = meta.integer("ssm.time_step_rank"), meta.integer("ssm.inner_size")
+    if values % heads:
+        meta.fail("ssm.inner_size", f"{heads} heads do not divide a width of {values}")
+    return Delta(
+        key_heads=meta.integer("ssm.group_count"),
+        key_dim=meta.integer("ssm.state_size"),
+        value_heads=heads,
+        value_dim=values // heads,
+        conv=meta.integer("ssm.conv_kernel"),
+        interval=meta.integer("full_attention_interval", _INTERVAL),
     )
 
 
@@ -225,7 +243,8 @@ def _checked_tensors(draft: ModelDescriptor, gguf: GgufFile) -> tuple[TensorInfo
             where=f"{gguf.path}: {gguf.architecture}.block_count",
         )
     found = []
-    for spec in tensor_table(draft, split_kv_b="blk.0.attn_k_b.weight" in present):
+    split = {"split_kv_b": "blk.0.attn_k_b.weight" in present, "split_qkvz": "blk.0.attn_qkv.weight" in present}
+    for spec in tensor_table(draft, **split):
         info = present.pop(spec.name, None)
         if info is None and spec.optional:
             continue

@@ -21,6 +21,30 @@ class Mla:
 
 
 @dataclass(frozen=True, slots=True)
+class Delta:
+    """Linear attention by the gated delta rule: heads and their widths, taps of the convolution before it.
+
+    Every ``interval``-th layer attends in full, with an output that the token weighs by a sigmoid.
+    """
+
+    key_heads: int
+    key_dim: int
+    value_heads: int
+    value_dim: int
+    conv: int
+    interval: int
+
+    @property
+    def convolved(self) -> int:
+        """Width of queries, keys and values together."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def values(self) -> int:
+        return self.value_heads * self.value_dim
+
+
+@dataclass(frozen=True, slots=True)
 class Moe:
     """Routing among ``experts`` of width ``n``; ``shared`` counts the experts that every token visits.
 
@@ -77,6 +101,7 @@ class ModelDescriptor:
     qk_norm: bool = False
     attention_bias: bool = False
     mla: Mla | None = None
+    delta: Delta | None = None
     moe: Moe | None = None
     draft_layers: int = 0
     tensors: tuple[TensorInfo, ...] = field(default=(), repr=False)
@@ -114,6 +139,10 @@ class ModelDescriptor:
     @cached_property
     def tensors_by_name(self) -> Mapping[str, TensorInfo]:
         return {tensor.name: tensor for tensor in self.tensors}
+
+    def attends(self, layer: int) -> bool:
+        """Whether ``layer`` attends to a cache of all tokens, and not by a state of fixed size."""
+        return self.delta is None or (layer + 1) % self.delta.interval == 0
 
     def has_experts(self, layer: int) -> bool:
         return self.moe is not None and layer >= self.moe.first_dense

@@ -18,7 +18,7 @@ from typing import Any
 from kbench.core import Attribute, Lines, UserError, did_you_mean, load_yaml
 
 from .architectures import ARCHITECTURES
-from .descriptor import Mla, ModelDescriptor, Moe
+from .descriptor import Delta, Mla, ModelDescriptor, Moe
 from .quantizer import quantize_table
 from .tensor_table import draft_table, tensor_table
 
@@ -45,7 +45,16 @@ _FIELDS: dict[str, type] = {
 _LATENT: dict[str, type] = {"mla": Lines}
 _HEADS: dict[str, type] = {"kv_heads": int, "head_dim": int}
 # What the architecture leaves open or most models do not have.
-_OPTIONAL: dict[str, type] = {"qk_norm": bool, "attention_bias": bool, "rotary": int, "draft_layers": int}
+_OPTIONAL: dict[str, type] = {
+    "qk_norm": bool,
+    "attention_bias": bool,
+    "rotary": int,
+    "draft_layers": int,
+    "delta": Lines,
+}
+_DELTA: dict[str, type] = {
+    "key_heads": int, "key_dim": int, "value_heads": int, "value_dim": int, "conv": int, "interval": int
+}  # fmt: skip
 _MLA: dict[str, type] = {"q_lora": int, "kv_lora": int, "rope": int, "nope": int, "v": int}
 _MOE: dict[str, type] = {
     "experts": int,
@@ -59,6 +68,7 @@ _MOE: dict[str, type] = {
     "norm_topk_prob": bool,
     "routed_scaling": float,
 }
+_SHARED: dict[str, type] = {"shared_n": int}
 _ROPE: dict[str, type] = {
     "freq_base": float,
     "scaling": str,
@@ -154,6 +164,7 @@ def read_descriptor(path: Path) -> ModelDescriptor:
         )
     entry = ARCHITECTURES[document["architecture"]]
     mla = Mla(**_checked(document["mla"], _MLA, path, "mla")) if latent else None
+    delta = Delta(**_checked(document["delta"], _DELTA, path, "delta")) if "delta" in document else None
     head_dim = document["head_dim"] if mla is None else mla.nope + mla.rope
     rope: dict[str, Attribute] = {"mode": entry.rope_mode, "head_dim": head_dim}
     scalars = ("name", "architecture", "n_layers", "d", "vocab", "heads", "ffn", "rms_eps", "context_length")
@@ -168,7 +179,8 @@ def read_descriptor(path: Path) -> ModelDescriptor:
         draft_layers=document.get("draft_layers", 0),
         rope=rope | dict(_checked(document["rope"], _ROPE, path, "rope")),
         mla=mla,
-        moe=Moe(**_checked(document["moe"], _MOE, path, "moe")),
+        delta=delta,
+        moe=Moe(**_checked(document["moe"], _MOE, path, "moe", _SHARED), shared_gate=entry.shared_gate),
     )
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbench.core import OPS, Module, OpCall, Phase, TensorInfo, Work, kv_bytes, work
+from kbench.core import OPS, PLANNED, Module, OpCall, Phase, TensorInfo, Work, kv_bytes, work
 
 from .descriptor import ModelDescriptor
 from .lower import lower
@@ -88,7 +88,8 @@ class Footprint:
 def kv_bytes_per_token(descriptor: ModelDescriptor, kv: str = "f16") -> int:
     """Bytes that the cache of all layers grows by with each token."""
     vectors = 1 if descriptor.mla is not None else 2 * descriptor.kv_heads
-    return descriptor.n_layers * vectors * kv_bytes(kv, *descriptor.cached_widths)
+    layers = sum(descriptor.attends(layer) for layer in range(descriptor.n_layers))
+    return layers * vectors * kv_bytes(kv, *descriptor.cached_widths)
 
 
 def footprint(
@@ -172,7 +173,8 @@ def _pattern(module: str) -> str:
 def _merged(op: str, calls: Sequence[OpCall]) -> dict[str, str]:
     """Each parameter of the calls' problems; ``|`` joins values that differ."""
     spelled = {name for call in calls for name in call.problem.params}
-    values = {name: dict.fromkeys(str(call.problem[name]) for call in calls) for name in OPS[op] if name in spelled}
+    names = {**OPS, **PLANNED}[op]
+    values = {name: dict.fromkeys(str(call.problem[name]) for call in calls) for name in names if name in spelled}
     return {name: "|".join(found) for name, found in values.items()}
 
 

@@ -11,6 +11,7 @@ from .descriptor import ModelDescriptor
 from .draft import Draft, Resolve
 from .injection import inject
 from .lower_deepseek2 import lower_mla
+from .lower_delta import gate_attention, lower_delta
 from .lower_moe import lower_moe
 from .transfers import insert_transfers
 
@@ -69,7 +70,7 @@ def lower(
 def _layer(draft: Draft, index: int, x: str) -> str:
     layer, block = f"model.layers.{index}", f"blk.{index}"
     normed = draft.rms_norm(f"{layer}.input_layernorm", x, f"{block}.attn_norm")
-    attend = lower_mla if draft.model.mla is not None else _attention
+    attend = lower_mla if draft.model.mla is not None else _attention if draft.model.attends(index) else lower_delta
     x = draft.add(layer, x, attend(draft, index, normed), f"{layer}.attended")
     normed = draft.rms_norm(
         f"{layer}.post_attention_layernorm", x, f"{block}.{architecture(draft.model.architecture).ffn_norm}"
@@ -85,6 +86,7 @@ def _attention(draft: Draft, index: int, x: str) -> str:
     m, module, block = draft.model, f"model.layers.{index}.self_attn", f"blk.{index}"
     heads = {"q": m.heads, "k": m.kv_heads, "v": m.kv_heads}
     made = {letter: draft.linear(f"{module}.{letter}_proj", x, f"{block}.attn_{letter}") for letter in heads}
+    queries = made["q"]
     if m.qk_norm:
         for letter in "qk":
             made[letter] = draft.rms_norm(
@@ -109,4 +111,6 @@ def _attention(draft: Draft, index: int, x: str) -> str:
         (Value(module, m.heads * m.head_dim),),
         attrs={"layer": index, "scale": 1 / math.sqrt(m.head_dim)},
     )
+    if m.delta is not None:
+        attended = gate_attention(draft, index, attended, queries)
     return draft.linear(f"{module}.o_proj", attended, f"{block}.attn_output")

@@ -41,6 +41,8 @@ def write_metadata(writer: GGUFWriter, m: ModelDescriptor) -> None:
         writer.add_kv_lora_rank(m.mla.kv_lora)
         if m.mla.q_lora:
             writer.add_q_lora_rank(m.mla.q_lora)
+    if m.delta is not None:
+        _linear_attention(writer, m)
     if m.moe is not None:
         _experts(writer, m)
     _tokenizer(writer, m)
@@ -59,6 +61,17 @@ def _rope(writer: GGUFWriter, m: ModelDescriptor) -> None:
         if m.mla is not None:
             slope = YARN_LOG_SLOPE * float(str(m.rope["mscale_all_dim"]))
             writer.add_float32(f"{prefix}.yarn_log_multiplier", slope)
+
+
+def _linear_attention(writer: GGUFWriter, m: ModelDescriptor) -> None:
+    a = m.delta
+    assert a is not None
+    writer.add_ssm_conv_kernel(a.conv)
+    writer.add_ssm_state_size(a.key_dim)
+    writer.add_ssm_group_count(a.key_heads)
+    writer.add_ssm_time_step_rank(a.value_heads)
+    writer.add_ssm_inner_size(a.values)
+    writer.add_uint32(f"{m.architecture}.full_attention_interval", a.interval)
 
 
 def _experts(writer: GGUFWriter, m: ModelDescriptor) -> None:

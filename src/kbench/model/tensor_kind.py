@@ -19,7 +19,7 @@ _PATTERNS = tuple(
         (r"\.ffn_\w+_exps\.", "routed experts"),
         (r"\.ffn_\w+_shexp\.", "shared experts"),
         (r"\.ffn_", "dense FFN"),
-        (r"\.attn_|^rope_freqs\.", "attention"),
+        (r"\.attn_|\.ssm_|^rope_freqs\.", "attention"),
     )
 )
 

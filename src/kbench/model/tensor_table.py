@@ -26,9 +26,12 @@ class TensorSpec:
         return tensor_kind(self.name)
 
 
-def tensor_table(descriptor: ModelDescriptor, *, split_kv_b: bool = False) -> Iterator[TensorSpec]:
+def tensor_table(
+    descriptor: ModelDescriptor, *, split_kv_b: bool = False, split_qkvz: bool = False
+) -> Iterator[TensorSpec]:
     """All tensors of ``descriptor`` in the order of the model; its own ``tensors`` are not looked at.
 
+    ``split_qkvz``: files made since 2026 hold linear attention's input matrix as two tensors.
     ``split_kv_b``: files made since April 2025 hold MLA's ``kv_b`` as two tensors, ``k_b`` (transposed) and ``v_b``.
     """
     m = descriptor
@@ -39,7 +42,7 @@ def tensor_table(descriptor: ModelDescriptor, *, split_kv_b: bool = False) -> It
     if m.mla is None:
         yield TensorSpec("rope_freqs.weight", (m.rotated // 2,), optional=True)
     for layer in range(m.n_layers):
-        for name, shape in _layer(m, layer, split_kv_b):
+        for name, shape in _layer(m, layer, split_kv_b, split_qkvz):
             yield TensorSpec(f"blk.{layer}.{name}", shape)
 
 
@@ -47,15 +50,18 @@ def draft_table(descriptor: ModelDescriptor) -> Iterator[TensorSpec]:
     """Tensors of the layers behind the last one that draft tokens: each a layer with an embedding and a head."""
     m = descriptor
     for layer in range(m.n_layers, m.n_layers + m.draft_layers):
-        for name, shape in (*_layer(m, layer, False), *_drafting(m)):
+        for name, shape in (*_layer(m, layer, False, False), *_drafting(m)):
             yield TensorSpec(f"blk.{layer}.{name}", shape)
 
 
 _Rows = Iterator[tuple[str, tuple[int, ...]]]
 
 
-def _layer(m: ModelDescriptor, layer: int, split_kv_b: bool) -> _Rows:
-    yield from _mla(m, split_kv_b) if m.mla is not None else _attention(m)
+def _layer(m: ModelDescriptor, layer: int, split_kv_b: bool, split_qkvz: bool) -> _Rows:
+    if not m.attends(layer):
+        yield from _delta(m, split_qkvz)
+    else:
+        yield from _mla(m, split_kv_b) if m.mla is not None else _attention(m)
     yield from _moe(m) if m.has_experts(layer) else _mlp(m)
 
 
@@ -71,12 +77,30 @@ def _attention(m: ModelDescriptor) -> _Rows:
     widths = {"q": m.heads * m.head_dim, "k": m.kv_heads * m.head_dim, "v": m.kv_heads * m.head_dim}
     yield "attn_norm.weight", (m.d,)
     for letter, width in widths.items():
-        yield f"attn_{letter}.weight", (m.d, width)
+        # Where a token weighs its attention's output, the gate comes out of the matrix of queries.
+        yield f"attn_{letter}.weight", (m.d, 2 * width if letter == "q" and m.delta is not None else width)
         if m.attention_bias:
             yield f"attn_{letter}.bias", (width,)
         if m.qk_norm and letter != "v":
             yield f"attn_{letter}_norm.weight", (m.head_dim,)
     yield "attn_output.weight", (m.heads * m.head_dim, m.d)
+
+
+def _delta(m: ModelDescriptor, split_qkvz: bool) -> _Rows:
+    a = m.delta
+    assert a is not None
+    yield "attn_norm.weight", (m.d,)
+    if split_qkvz:
+        yield "attn_qkv.weight", (m.d, a.convolved)
+        yield "attn_gate.weight", (m.d, a.values)
+    else:
+        yield "ssm_in.weight", (m.d, a.convolved + a.values)
+    yield "ssm_ba.weight", (m.d, 2 * a.value_heads)
+    yield "ssm_conv1d.weight", (a.conv, a.convolved)
+    yield "ssm_dt.bias", (a.value_heads,)
+    yield "ssm_a", (a.value_heads,)
+    yield "ssm_norm.weight", (a.value_dim,)
+    yield "ssm_out.weight", (a.values, m.d)
 
 
 def _mla(m: ModelDescriptor, split_kv_b: bool) -> _Rows:

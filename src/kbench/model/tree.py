@@ -64,7 +64,9 @@ class _TreeBuilder:
     def layer(self, index: int) -> Module:
         name, block = f"model.layers.{index}", f"blk.{index}"
         children = (
-            self.attention(f"{name}.self_attn", block),
+            self.attention(f"{name}.self_attn", block)
+            if self.m.attends(index)
+            else self.linear_attention(f"{name}.linear_attn", block),
             self.moe(f"{name}.{self.family.moe_name}", block)
             if self.m.has_experts(index)
             else self.mlp(f"{name}.mlp", block, "ffn_{}"),
@@ -77,6 +79,17 @@ class _TreeBuilder:
         rotary = Module(f"{name}.rotary_emb", self.named("RotaryEmbedding", *self.family.rotary))
         children = [*(self.latent(name, block) if self.m.mla else self.heads(name, block)), rotary]
         return Module(name, self.own("Attention", "Attention"), children=tuple(children))
+
+    def linear_attention(self, name: str, block: str) -> Module:
+        own = self.tensors(*(f"{block}.{part}" for part in ("ssm_dt.bias", "ssm_a")))
+        children = (
+            Module(f"{name}.conv1d", ("Conv1d", "torch.nn.Conv1d", _BASE), self.tensors(f"{block}.ssm_conv1d.weight")),
+            self.linear(f"{name}.in_proj_qkvz", *(f"{block}.{part}" for part in ("ssm_in", "attn_qkv", "attn_gate"))),
+            self.linear(f"{name}.in_proj_ba", f"{block}.ssm_ba"),
+            Module(f"{name}.norm", self.own("RMSNorm", "RMSNormGated"), self.tensors(f"{block}.ssm_norm.weight")),
+            self.linear(f"{name}.out_proj", f"{block}.ssm_out"),
+        )
+        return Module(name, self.own("LinearAttention", "GatedDeltaNet"), own, children)
 
     def heads(self, name: str, block: str) -> Iterable[Module]:
         for letter in "qkv":

@@ -22,8 +22,8 @@ Fields = Mapping[str, Any]
 
 # Units in the order in which a token meets them.
 _ORDER = (
-    "embedding", "stream", "q projections", "kv projections", "attention", "o projection", "dense FFN",
-    "routed experts", "shared experts", "final norm", "lm_head", "transfers",
+    "embedding", "stream", "q projections", "kv projections", "attention", "o projection", "linear attention",
+    "dense FFN", "routed experts", "shared experts", "final norm", "lm_head", "transfers",
 )  # fmt: skip
 _NAMES = {"stream": "norms, router, residual"}
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kbench.core import CPU, Device, Problem, Unsupported, work
+from kbench.core import AUTO, CPU, PLANNED, Device, Problem, Unsupported, work
 from kbench.measure import quartiles
 from kbench.results import Record
 
 from .availability import GPU_IMPLEMENTATION, unavailable
 from .packed import PackedRatios
 from .plan import Key
-from .profile import BAND, GpuProfile
+from .profile import BAND, MEMORY_EFFICIENCY, GpuProfile
 from .proxy import proxy
 
 MEASURED, MODELLED = "measured", "modelled"
@@ -24,6 +24,9 @@ MEASURED, MODELLED = "measured", "modelled"
 # More threads are kept unless fewer are faster by this much: below it the difference is noise, and one pool whose size
 # does not change between calls is simpler to run.
 _WORTH_FEWER_THREADS = 0.05
+
+# Of the fastest arithmetic (8-bit products), what float32 element by element reaches on the same vectors.
+PLANNED_EFFICIENCY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class CostModel:
         return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, GPU_IMPLEMENTATION)
 
     def _on_cpu(self, problem: Problem, threads: int) -> Cost | None:
+        if problem.op in PLANNED:
+            return self._from_the_roof(problem, threads)
         small, scale = proxy(problem)
         found = []
         for name in self._by_problem.get((small, threads), []):
@@ -125,6 +130,19 @@ class CostModel:
             return None
         best = min(found, key=lambda cost: cost.seconds)
         return best.scaled(scale).at_least(self._roof.seconds(problem, threads))
+
+    def _from_the_roof(self, problem: Problem, threads: int) -> Cost | None:
+        """What has no kernel yet, at a share of the host's measured limits; None where those are not known."""
+        size = work(problem)
+        moved = size.cache_bytes + size.activation_bytes
+        limits = [
+            min((value for n, value in limit.items() if n >= threads), default=0.0)
+            for limit in (self._roof.bandwidth, self._roof.peak)
+        ]
+        if not all(limits):
+            return None
+        seconds = max(moved / (MEMORY_EFFICIENCY * limits[0]), size.flops / (PLANNED_EFFICIENCY * limits[1]))
+        return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, AUTO, threads)
 
     def weight_bytes(self, problem: Problem, device: Device, threads: int) -> int:
         """What the weights of ``problem`` take on ``device``: packed on the CPU, as in the file on a GPU."""

@@ -101,6 +101,8 @@ class Layout:
                 continue
             if call.problem.has("context"):
                 kv += int(work(call.problem.replace(context=self.plan.context)).resident_bytes)
+            if call.op == "delta_rule":  # a state of fixed size
+                kv += int(work(call.problem).resident_bytes)
             if any(name in self._shared for name in call.weights):
                 shared.update(dict.fromkeys(call.weights, self._weight_bytes(call, device)))
             elif call.op == "head_linear" or call.weights not in own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kbench.core import AUTO, CPU, Module, OpCall, Phase, Problem, Unsupported
+from kbench.core import AUTO, CPU, PLANNED, Module, OpCall, Phase, Problem, Unsupported
 from kbench.kernels import candidates
 from kbench.model import ModelDescriptor, build_tree, lower
 
@@ -56,7 +56,9 @@ def make_plan(descriptor: ModelDescriptor, request: TuneRequest, work: Workload)
 
 
 def implementations_of(problem: Problem) -> list[str]:
-    """Names of the CPU implementations that run ``problem`` here, best first."""
+    """Names of the CPU implementations that run ``problem`` here, best first; none of what can only be planned."""
+    if problem.op in PLANNED:
+        return []
     return [item.name for item, support in candidates(problem, CPU) if support.ok]
 
 

@@ -9,6 +9,7 @@ alive, so the time of a model is the sum over its stages, exactly. Within a stag
     attention         the attention itself with its cache, RoPE, and the absorbed kv_b_proj
     o projection
     dense FFN | shared experts, routed experts
+    linear attention  with its projections and state, in layers that have it instead of attention
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _UNITS = (
     ("kv projections", r"self_attn\.(k_proj|v_proj|kv_a_proj_with_mqa|kv_a_layernorm)$"),
     ("o projection", r"self_attn\.o_proj$"),
     ("attention", r"self_attn(\.|$)"),
+    ("linear attention", r"linear_attn(\.|$)"),
     ("routed experts", r"(mlp|block_sparse_moe)\.experts(\.|$)"),
     ("shared experts", r"mlp\.shared_expert(s|_gate)?(\.|$)"),
     ("router", r"(mlp|block_sparse_moe)\.gate$"),
