@@ -24,7 +24,7 @@ MODEL = embedded("qwen3-next")
 
 
 def test_tensors_are_those_of_a_published_file() -> None:
-    """The log of a loader of Qwen3-Next-80B-A3B-Instruct Q4_K_M (lmstudio-bug-tracker issue 1266): 807 tensors, 313 f32,
+    """A loader of Qwen3-Next-80B-A3B-Instruct Q4_K_M logs (lmstudio-bug-tracker issue 1266): 807 tensors, 313 f32,
     48 f16, 391 q4_K, 55 q6_K, 45.08 GiB. The f16 ones are gates of shared experts, of one row: F32 here."""
     assert Counter(t.quant for t in MODEL.tensors) == {"F32": 313 + 48, "Q4_K": 391, "Q6_K": 55}
     assert MODEL.file_bytes / 2**30 == pytest.approx(45.08, abs=0.005)
