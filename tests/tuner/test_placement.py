@@ -55,7 +55,7 @@ def brute_force(problem: PlacementProblem) -> float | None:
 @pytest.mark.parametrize("block", range(10))
 def test_the_solver_finds_what_brute_force_finds(block: int) -> None:
     feasible = 0
-    for seed in range(15 * block, 15 * block + 15):
+    for seed in range(20 * block, 20 * block + 20):
         problem = random_problem(seed)
         expected, found = brute_force(problem), solve(problem)
         assert (found is None) == (expected is None), seed
@@ -66,7 +66,7 @@ def test_the_solver_finds_what_brute_force_finds(block: int) -> None:
         assert all(n <= c for n, c in zip(found.used_bytes, problem.capacity, strict=True)), seed
         # HiGHS keeps an absolute gap of 1e-6 of an objective scaled to about a thousand: a billionth.
         assert priced(problem, found.seconds, found.used_bytes) == pytest.approx(expected, rel=1e-8), seed
-    assert feasible >= 5
+    assert feasible >= 7
 
 
 def test_the_solver_is_never_worse_than_greedy() -> None:
