@@ -110,6 +110,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32,
     }
+    yarn = rope | {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "truncate": False}
     routed = {"num_experts_per_tok": 3, "rope_parameters": rope, "tie_word_embeddings": False}
     grouped = {"n_routed_experts": 7, "n_shared_experts": 2, "first_k_dense_replace": 1, "moe_intermediate_size": 64}
     grouped |= {"routed_scaling_factor": 1.7, "norm_topk_prob": True, "n_group": 1, "topk_group": 1}
@@ -138,6 +139,13 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
             head_dim=32,
             attention_bias=False,
         ),
+        "gpt-oss": transformers.GptOssConfig(
+            **shared,
+            **routed | {"rope_parameters": yarn},
+            num_local_experts=7,
+            head_dim=32,
+            sliding_window=12,
+        ),
         "qwen3moe": transformers.Qwen3MoeConfig(
             **shared, **routed, num_experts=7, moe_intermediate_size=64, head_dim=32, norm_topk_prob=True
         ),
@@ -150,8 +158,10 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
         with torch.no_grad():
             for parameter_name, parameter in model.named_parameters():
                 # Norm weights start at 1 and biases at 0: neither would show when left out.
-                if parameter.dim() == 1:
+                if parameter.dim() == 1 or parameter_name.endswith("_bias"):
                     parameter.add_(torch.randn_like(parameter) * (0.3 if "norm" in parameter_name else 0.5))
+                if parameter_name.endswith("gate_up_proj") and name == "gpt-oss":
+                    parameter.mul_(2)  # some elements reach the limit of 7
             for buffer_name, buffer in model.named_buffers():
                 if buffer_name.endswith("e_score_correction_bias"):
                     buffer.add_(torch.randn_like(buffer) * 0.1)

@@ -26,6 +26,7 @@ _PARTS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     **{f"mlp.{s}.{part}_proj": f"ffn_{part}_shexp" for s in _SHARED for part in ("gate", "up", "down")},
 }
@@ -90,6 +91,15 @@ def llama_from_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
+def _gpt_oss_experts(name: str, weight: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """gpt-oss's experts ``[experts, k, n]`` and their biases ``[experts, n]``, gate and up in turns along n."""
+    block, _, part = name.removeprefix("model.layers.").partition(".mlp.experts.")
+    kind = "bias" if part.endswith("_bias") else "weight"
+    rows = weight if kind == "bias" else weight.swapaxes(1, 2)
+    halves = {"gate": rows[:, 0::2], "up": rows[:, 1::2]} if part.startswith("gate_up") else {"down": rows}
+    yield from ((f"blk.{block}.ffn_{which}_exps.{kind}", half) for which, half in halves.items())
+
+
 def _stored(model: Any, architecture: str, experts: str) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors of a file, as llama.cpp's converter names and shapes them."""
     config = model.config
@@ -99,6 +109,12 @@ def _stored(model: Any, architecture: str, experts: str) -> Iterator[tuple[str, 
     for name, parameter in model.named_parameters():
         weight = parameter.detach().float().numpy()
         _, _, part = name.partition(".mlp.experts.")
+        if part and architecture == "gpt-oss":
+            yield from _gpt_oss_experts(name, weight)
+            continue
+        if name.endswith(".sinks"):
+            yield f"blk.{name.split('.')[2]}.attn_sinks.weight", weight
+            continue
         if part:
             block = f"blk.{name.split('.')[2]}"
             stacks = (
@@ -115,7 +131,7 @@ def _stored(model: Any, architecture: str, experts: str) -> Iterator[tuple[str, 
                     yield f"{block}.ffn_{which}_exps.weight", stack
             continue
         target = gguf_name(name)
-        if architecture == "glm4moe":
+        if architecture in ("glm4moe", "gpt-oss"):
             target = target.replace("ffn_norm", "post_attention_norm")
         heads = _heads(target, config.num_attention_heads, config.num_key_value_heads)
         yield target, (_permute(weight, heads) if architecture == "llama" and heads else weight).squeeze()
@@ -129,7 +145,10 @@ def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_expert_count(experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     for attribute, add in {
-        "moe_intermediate_size": writer.add_expert_feed_forward_length,
+        # gpt-oss calls the width of its experts that of the MLP.
+        "moe_intermediate_size"
+        if hasattr(config, "moe_intermediate_size")
+        else "intermediate_size": writer.add_expert_feed_forward_length,
         "shared_expert_intermediate_size": writer.add_expert_shared_feed_forward_length,
     }.items():
         if getattr(config, attribute, None):
@@ -165,6 +184,12 @@ def write_gguf(
     writer.add_rope_dimension_count(int(head_dim * rotated))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+    if config.rope_parameters["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
+        writer.add_rope_scaling_orig_ctx_len(config.rope_parameters["original_max_position_embeddings"])
     writer.add_vocab_size(config.vocab_size)
     write_vocabulary(writer, config.vocab_size)
     _write_experts(writer, config)

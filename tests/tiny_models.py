@@ -7,7 +7,7 @@ from typing import Any
 from kbench.model import Mla, ModelDescriptor, Moe, with_quant
 
 
-def _rope(mode: str, head_dim: int, scaling: str = "none") -> dict[str, Any]:
+def _rope(mode: str, head_dim: int, scaling: str = "none", exact: bool = False) -> dict[str, Any]:
     yarn = scaling == "yarn"
     return {
         "mode": mode,
@@ -20,16 +20,20 @@ def _rope(mode: str, head_dim: int, scaling: str = "none") -> dict[str, Any]:
         "beta_slow": 1.0,
         "mscale": 1.0,
         "mscale_all_dim": 1.0 if yarn else 0.0,
+        **({"exact_bounds": 1} if exact else {}),
     }
 
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "mixtral", "qwen2moe", "qwen3moe", "glm4moe", "deepseek2", "deepseek-v3")
+ARCHITECTURES = (
+    "llama", "qwen2", "qwen3", "mixtral", "qwen2moe", "qwen3moe", "glm4moe", "gpt-oss", "deepseek2", "deepseek-v3",
+)  # fmt: skip
 
 _EXPERTS = {
     "mixtral": Moe(8, 2, 512, 0, 0, "softmax", 1, 1, True, 1.0),
     "qwen2moe": Moe(8, 2, 256, 1, 0, "softmax", 1, 1, False, 1.0, shared_n=768, shared_gate=True),
     "glm4moe": Moe(8, 2, 256, 1, 1, "sigmoid", 1, 1, True, 1.5),
     "qwen3moe": Moe(8, 2, 256, 0, 0, "softmax", 1, 1, True, 1.0),
+    "gpt-oss": Moe(8, 2, 256, 0, 0, "softmax", 1, 1, True, 1.0),
 }
 
 
@@ -51,9 +55,11 @@ def make_tiny(architecture: str = "llama", quant: str = "Q4_K_M", **changes: Any
         "ffn": 512,
         "rms_eps": 2.0**-20,  # a float32
         "context_length": 512,
-        "rope": _rope("norm", 96, "yarn") if latent else _rope(mode, 64),
+        "rope": _rope("norm", 96, "yarn") if latent else _rope(mode, 64, exact=architecture == "gpt-oss"),
         "qk_norm": architecture in ("qwen3", "qwen3moe"),
-        "attention_bias": architecture in ("qwen2", "qwen2moe", "glm4moe"),
+        "attention_bias": architecture in ("qwen2", "qwen2moe", "glm4moe", "gpt-oss"),
+        "window": 16 if architecture == "gpt-oss" else 0,
+        "full_every": 2 if architecture == "gpt-oss" else 0,
         "rotary": 32 if architecture == "glm4moe" else 0,
         "moe": _EXPERTS.get(architecture),
     }

@@ -16,7 +16,7 @@ from kbench.kernels import implementations
 NATIVE = [i.name for i in implementations() if i.name.startswith("cpu.") and i.runnable().ok]
 # The files hold float32, which native kernels multiply as such; the cache is float32 too. Errors are the reference's.
 IMPLEMENTATIONS = ["reference", "torch", *NATIVE]
-MODELS = ["mixtral", "qwen2moe", "qwen3moe", "glm4moe", "glm4moe-air"]
+MODELS = ["mixtral", "qwen2moe", "qwen3moe", "glm4moe", "glm4moe-air", "gpt-oss"]
 N_GREEDY = 128
 
 Models = dict[str, tuple[Path, Any]]

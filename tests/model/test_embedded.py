@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbench.core import CorruptFile, UserError
-from kbench.model import embedded, embedded_names, load_descriptor
+from kbench.model import embedded, embedded_names, footprint, load_descriptor
 from kbench.model.embedded import read_descriptor
 
 FOLDER = Path(read_descriptor.__wrapped__.__code__.co_filename).parent / "descriptors"
@@ -21,6 +21,8 @@ PUBLISHED = {
     "deepseek-v3": (671, 671_026_419_200),
     "glm-4.5": (355, 352_797_829_024),
     "glm-4.5-air": (106, 106_852_251_264),
+    "gpt-oss-120b": (116.8, 116_829_156_672),
+    "gpt-oss-20b": (20.9, 20_914_757_184),
     "kimi-k2": (1030, 1_026_408_232_448),
     "mixtral-8x7b": (46.7, 46_702_792_704),
     "qwen3-235b-a22b": (235, 235_093_634_560),
@@ -49,6 +51,15 @@ def test_layers_that_draft_are_in_the_file_only() -> None:
     )
     assert not any(tensor.name.startswith("blk.92.") for tensor in model.tensors)
     assert all(tensor.name.startswith("blk.92.") for tensor in model.draft) and len(model.draft) == 25
+
+
+def test_gpt_oss_as_published() -> None:
+    model = embedded("gpt-oss-20b")
+    assert footprint(model).active_params - model.vocab * model.d == 3_608_307_264  # 3.6 B, without the embedding
+    # Files of both kinds on Hugging Face have 13.01 MB of metadata: the vocabulary.
+    assert 11_624_759_488 - model.n_bytes == pytest.approx(13.01e6, rel=1e-3)
+    assert 12_109_566_560 - embedded("gpt-oss-20b", "MXFP4_MOE").n_bytes == pytest.approx(13.01e6, rel=1e-3)
+    assert [model.layer_window(layer) for layer in (0, 1, 22, 23)] == [128, 0, 128, 0]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,18 @@ def test_every_group_of_a_block_is_centred(quant: str, group: int) -> None:
     assert (weights.min(axis=1) <= 0).all()
 
 
+@pytest.mark.parametrize("std", [0.0186, 1 / 16, 0.9])
+def test_mxfp4_of_any_spread(std: float) -> None:
+    """Its scales are powers of two, the wanted spread is not."""
+    from kbench.model.random_blocks import random_bytes
+
+    (blocks,) = random_bytes("MXFP4", 1 << 18, std, np.random.default_rng(0))
+    weights = gguf.quants.dequantize(blocks.reshape(-1, 17), gguf.GGMLQuantizationType.MXFP4)
+    # A sample's spread is off by 1 / sqrt(2 n) = 0.15 %, of blocks of two scales a little more.
+    assert weights.std() == pytest.approx(std, rel=0.01)
+    assert abs(weights.mean()) < 0.01 * std
+
+
 def test_chunks_are_the_whole_tensor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With chunks of 4 KiB every tensor is written in pieces that fit together."""
     from kbench.model import random_blocks

@@ -50,6 +50,7 @@ def _transformers_model(m: ModelDescriptor, model_type: str) -> Any:
         ("qwen2moe", "qwen2_moe"),
         ("qwen3moe", "qwen3_moe"),
         ("glm4moe", "glm4_moe"),
+        ("gpt-oss", "gpt_oss"),
         ("deepseek2", "deepseek_v2"),
         ("deepseek-v3", "deepseek_v3"),
     ],

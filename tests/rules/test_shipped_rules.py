@@ -45,6 +45,9 @@ SHIPPED = {
     "deepseek-v2-chat": (60, 30),
     "deepseek-v2-lite-chat": (27, 13),
     "deepseek-v3": (61, 30),
+    "gpt-oss-20b": (24, 12),
+    "gpt-oss-120b": (36, 18),
+    "kimi-k2": (61, 30),
     "mixtral-8x7b": (32, 16),
     "qwen3-30b-a3b": (48, 24),
 }

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _HELP = """Show a model's modules, calls, bytes, FLOPs and arithmetic intensities. Nothing is measured or loaded.
 
-MODEL is a .gguf file or an embedded model: deepseek-v2-chat, deepseek-v2-lite-chat, deepseek-v3, kimi-k2.
+MODEL is a .gguf file or an embedded model: deepseek-v2-chat, deepseek-v2-lite-chat, deepseek-v3, gpt-oss-20b,
+gpt-oss-120b, kimi-k2, mixtral-8x7b, qwen3-30b-a3b.
 
 Example: [bold]kbench inspect deepseek-v2-chat --phase decode --context 8192[/bold]
 """

@@ -12,7 +12,7 @@ from .output import print_json, progress_bar, stdout_console
 
 _HELP = """Write a random-weight GGUF of a known model: for benchmarks without a download.
 
-NAME is an embedded model (deepseek-v2-chat, deepseek-v2-lite-chat, deepseek-v3, kimi-k2) or a .gguf to copy shapes of.
+NAME is an embedded model (kbench inspect --help lists them) or a .gguf to copy shapes of.
 The file appears under its name only when it is whole. It loads in llama.cpp too, which however recognises V2-Lite by
 its 26 or 27 layers: a shorter one is for kbench alone.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbench.core import Unsupported, did_you_mean
+from kbench.core import Attribute, Unsupported, did_you_mean
 
 from .descriptor import ModelDescriptor
 
@@ -15,7 +15,7 @@ class ClassFamily:
 
     ``moe``, ``router`` and ``rotary`` hold full class names below ``module``; ``linear_router``: KTransformers' copy of
     the model has a plain ``nn.Linear`` there. ``moe_name`` is the layer's attribute that holds its experts,
-    ``shared_name`` the one of those that holds the shared ones.
+    ``router_name`` and ``shared_name`` those of them that hold the router and the shared ones.
     """
 
     modules: tuple[str, ...]
@@ -25,6 +25,7 @@ class ClassFamily:
     rotary: tuple[str, ...] = ()
     linear_router: bool = False
     moe_name: str = "mlp"
+    router_name: str = "gate"
     shared_name: str = "shared_experts"
 
 
@@ -36,8 +37,13 @@ class Architecture:
     ``neox`` rotates halves; ``partial_rope``: perhaps of the first elements of a head only. ``ffn_norm``: how the norm
     before the MLP is called. ``norm_topk_prob``, ``scoring``: what holds where the metadata do not say.
     ``shared_gate``: the shared expert is weighed by a sigmoid of its own. ``linear_attention``: most layers attend by
-    the gated delta rule. ``generates``: the engine runs it; without
-    that it can be planned only.
+    the gated delta rule. ``generates``: the engine runs it; without that it can be planned only.
+
+    ``full_every``: one layer in so many, the last of them, attends to all tokens, the others to a window. ``sinks``:
+    each head has a learned logit that takes weight from all tokens. ``mlp_bias``: biases on the output projection of
+    attention, on the router and on the experts. ``clamp``: alpha and limit of the experts' clamped SwiGLU, else
+    SiLU * up. ``exact_yarn``: YaRN's ramp is not widened to whole pairs. ``expert_type``: what the models' experts were
+    published in; quantizers leave it as it is.
     """
 
     name: str
@@ -54,6 +60,16 @@ class Architecture:
     shared_gate: bool = False
     scoring: str = "softmax"
     linear_attention: bool = False
+    full_every: int = 0
+    sinks: bool = False
+    mlp_bias: bool = False
+    clamp: tuple[float, float] | None = None
+    exact_yarn: bool = False
+    expert_type: str = ""
+
+    def rope(self, head_dim: int) -> dict[str, Attribute]:
+        """What rope calls have in common with those of all models of this architecture."""
+        return {"mode": self.rope_mode, "head_dim": head_dim, **({"exact_bounds": 1} if self.exact_yarn else {})}
 
 
 _LLAMA = ClassFamily(
@@ -106,6 +122,14 @@ _QWEN3_NEXT = ClassFamily(
     linear_router=True,
     shared_name="shared_expert",
 )
+_GPT_OSS = ClassFamily(
+    ("transformers.models.gpt_oss.modeling_gpt_oss",),
+    "GptOss",
+    moe=("GptOssMLP",),
+    router=("GptOssTopKRouter",),
+    rotary=("GptOssRotaryEmbedding",),
+    router_name="router",
+)
 _DEEPSEEK_V2 = ClassFamily(
     ("ktransformers.models.modeling_deepseek", "transformers.models.deepseek_v2.modeling_deepseek_v2"),
     "DeepseekV2",
@@ -137,6 +161,12 @@ ARCHITECTURES = {
         Architecture(
             "qwen3next", "neox", _QWEN3_NEXT, qk_norm=True, experts=True, norm_topk_prob=True, shared_gate=True,
             partial_rope=True, ffn_norm="post_attention_norm", linear_attention=True, generates=False,
+        ),
+        # The softmax of the chosen experts' logits is the softmax of all, renormalised.
+        Architecture(
+            "gpt-oss", "neox", _GPT_OSS, attention_bias=True, experts=True, norm_topk_prob=True,
+            ffn_norm="post_attention_norm", full_every=2, sinks=True, mlp_bias=True, clamp=(1.702, 7.0),
+            exact_yarn=True, expert_type="MXFP4",
         ),
         Architecture("deepseek2", "norm", _DEEPSEEK_V2, mla=True, experts=None),
     )

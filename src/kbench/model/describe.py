@@ -50,6 +50,7 @@ def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDe
     if rotary > head_dim or rotary % 2 or (rotary < head_dim and not entry.partial_rope):
         meta.fail("rope.dimension_count", "rotates a part of the head", f"all {head_dim} elements, an even number")
     bias, norm = entry.attention_bias, entry.qk_norm
+    window = meta.integer("attention.sliding_window") if entry.full_every else 0
     return ModelDescriptor(
         **_common(meta, gguf),
         heads=heads,
@@ -58,6 +59,8 @@ def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDe
         ffn=meta.integer("feed_forward_length"),
         rope=_rope(meta, entry, head_dim, gguf),
         rotary=rotary if rotary < head_dim else 0,
+        window=window,
+        full_every=entry.full_every,
         qk_norm="blk.0.attn_q_norm.weight" in gguf.tensors if norm is None else norm,
         attention_bias="blk.0.attn_q.bias" in gguf.tensors if bias is None else bias,
         delta=_delta(meta) if entry.linear_attention else None,
@@ -125,8 +128,8 @@ def _moe(meta: Metadata, entry: Architecture, gguf: GgufFile) -> Moe | None:
     if experts % n_group or topk_group > n_group:
         meta.fail("expert_group_count", f"{n_group} groups of {experts} experts, {topk_group} of them used")
     gating = meta.integer("expert_gating_func", 2 if entry.scoring == "sigmoid" else 1)
-    if gating not in (1, 2):
-        meta.fail("expert_gating_func", f"found {gating}", "1 (softmax), 2 (sigmoid)")
+    if gating not in (1, 2, 3):
+        meta.fail("expert_gating_func", f"found {gating}", "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen)")
     first_dense = meta.integer("leading_dense_block_count", 0, least=0)
 
     def width(key: str, part: str) -> int:
@@ -146,7 +149,8 @@ def _moe(meta: Metadata, entry: Architecture, gguf: GgufFile) -> Moe | None:
         scoring="sigmoid" if gating == 2 else "softmax",
         n_group=n_group,
         topk_group=topk_group,
-        norm_topk_prob=meta.flag("expert_weights_norm", entry.norm_topk_prob),
+        # The softmax of the chosen experts' logits is the softmax of all, renormalised.
+        norm_topk_prob=gating == 3 or meta.flag("expert_weights_norm", entry.norm_topk_prob),
         routed_scaling=meta.number("expert_weights_scale", 1.0),
     )
 
@@ -202,9 +206,7 @@ def _rope(meta: Metadata, entry: Architecture, head_dim: int, gguf: GgufFile) ->
     freq_base = meta.number("rope.freq_base", 10000.0)
     if freq_base <= 1.0:  # every pair would turn at one speed, and YaRN divides by the logarithm
         meta.fail("rope.freq_base", f"found {freq_base:g}", "a number above 1")
-    return {
-        "mode": entry.rope_mode,
-        "head_dim": head_dim,
+    return entry.rope(head_dim) | {
         "freq_base": freq_base,
         "scaling": scaling,
         "factor": factor,

@@ -78,6 +78,8 @@ class ModelDescriptor:
     """A model. ``d`` is the hidden width, ``ffn`` the width of dense MLPs, ``quant`` a label such as ``Q4_K_M``.
 
     ``rope`` holds the attributes of rope calls; the first ``rotary`` elements of a head rotate, all where it is 0.
+    Where ``window`` is not 0, layers attend to so many tokens, their own included, but for the last of every
+    ``full_every``.
     ``tied`` says that the head uses the embedding's matrix. ``tensors`` lists every tensor with its type, ``draft``
     those of ``draft_layers`` further layers that files of the model hold: they draft tokens for speculative decoding,
     and without that nothing reads them.
@@ -97,6 +99,8 @@ class ModelDescriptor:
     context_length: int
     rope: Mapping[str, Attribute] = field(hash=False)
     rotary: int = 0
+    window: int = 0
+    full_every: int = 0
     tied: bool = False
     qk_norm: bool = False
     attention_bias: bool = False
@@ -143,6 +147,10 @@ class ModelDescriptor:
     def attends(self, layer: int) -> bool:
         """Whether ``layer`` attends to a cache of all tokens, and not by a state of fixed size."""
         return self.delta is None or (layer + 1) % self.delta.interval == 0
+
+    def layer_window(self, layer: int) -> int:
+        """How many tokens ``layer`` attends to; 0: all."""
+        return self.window if self.window and (layer + 1) % self.full_every else 0
 
     def has_experts(self, layer: int) -> bool:
         return self.moe is not None and layer >= self.moe.first_dense

@@ -33,6 +33,10 @@ class Draft:
     def has(self, name: str) -> bool:
         return name in self.model.tensors_by_name
 
+    def present(self, *names: str) -> tuple[str, ...]:
+        """Those of ``names`` that are tensors of the model."""
+        return tuple(name for name in names if self.has(name))
+
     def emit(
         self,
         problem: Problem,

@@ -44,13 +44,14 @@ _FIELDS: dict[str, type] = {
 # How it attends: with a shared latent, or with heads of keys and values.
 _LATENT: dict[str, type] = {"mla": Lines}
 _HEADS: dict[str, type] = {"kv_heads": int, "head_dim": int}
-# What the architecture leaves open or most models do not have.
+# What the architecture leaves open or most models do not have; ``window``: see ``ModelDescriptor``.
 _OPTIONAL: dict[str, type] = {
     "qk_norm": bool,
     "attention_bias": bool,
     "rotary": int,
     "draft_layers": int,
     "delta": Lines,
+    "window": int,
 }
 _DELTA: dict[str, type] = {
     "key_heads": int, "key_dim": int, "value_heads": int, "value_dim": int, "conv": int, "interval": int
@@ -116,7 +117,8 @@ def with_quant(descriptor: ModelDescriptor, quant: str, *, split_kv_b: bool = Fa
     label = quant.upper()
     experts = descriptor.moe.experts if descriptor.moe is not None else 0
     n_layers = descriptor.n_layers + descriptor.draft_layers
-    tensors = quantize_table([*specs, *drafting], label, n_layers=n_layers, gqa=gqa, experts=experts)
+    kept = ARCHITECTURES[descriptor.architecture].expert_type
+    tensors = quantize_table([*specs, *drafting], label, n_layers=n_layers, gqa=gqa, experts=experts, expert_type=kept)
     own, draft = tensors[: len(specs)], tensors[len(specs) :]
     return dataclasses.replace(descriptor, quant=label, tensors=own, draft=draft)
 
@@ -166,7 +168,7 @@ def read_descriptor(path: Path) -> ModelDescriptor:
     mla = Mla(**_checked(document["mla"], _MLA, path, "mla")) if latent else None
     delta = Delta(**_checked(document["delta"], _DELTA, path, "delta")) if "delta" in document else None
     head_dim = document["head_dim"] if mla is None else mla.nope + mla.rope
-    rope: dict[str, Attribute] = {"mode": entry.rope_mode, "head_dim": head_dim}
+    rope: dict[str, Attribute] = entry.rope(head_dim)
     scalars = ("name", "architecture", "n_layers", "d", "vocab", "heads", "ffn", "rms_eps", "context_length")
     return ModelDescriptor(
         **{key: document[key] for key in scalars},
@@ -177,6 +179,8 @@ def read_descriptor(path: Path) -> ModelDescriptor:
         attention_bias=document.get("attention_bias", bool(entry.attention_bias)),
         rotary=document.get("rotary", 0),
         draft_layers=document.get("draft_layers", 0),
+        window=document.get("window", 0),
+        full_every=entry.full_every,
         rope=rope | dict(_checked(document["rope"], _ROPE, path, "rope")),
         mla=mla,
         delta=delta,

@@ -103,13 +103,15 @@ def _attention(draft: Draft, index: int, x: str) -> str:
         kv=draft.kv,
         tokens=draft.tokens,
         context=draft.context,
+        window=m.layer_window(index),
     )
     attended = draft.emit(
         problem,
         module,
         (made["q"], made["k"], made["v"]),
         (Value(module, m.heads * m.head_dim),),
-        attrs={"layer": index, "scale": 1 / math.sqrt(m.head_dim)},
+        draft.present(f"{block}.attn_sinks.weight"),
+        {"layer": index, "scale": 1 / math.sqrt(m.head_dim)},
     )
     if m.delta is not None:
         attended = gate_attention(draft, index, attended, queries)

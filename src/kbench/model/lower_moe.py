@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbench.core import Problem, Value
 
-from .architectures import class_family
+from .architectures import architecture, class_family
 from .draft import Draft
 
 
@@ -15,23 +15,26 @@ def lower_moe(draft: Draft, index: int, x: str) -> str:
     module, e = f"model.layers.{index}.{family.moe_name}", m.moe
     assert e is not None
     gate = draft.tensor(f"{block}.ffn_gate_inp.weight")
-    bias = (f"{block}.exp_probs_b.bias",) if draft.has(f"{block}.exp_probs_b.bias") else ()
+    router = f"{module}.{family.router_name}"
+    logit_bias, correction = (draft.present(f"{block}.{name}.bias") for name in ("ffn_gate_inp", "exp_probs_b"))
     problem = Problem.make("moe_router", quant=gate.quant, experts=e.experts, top_k=e.top_k, k=m.d, tokens=draft.tokens)
-    ids, weights = Value(f"{module}.gate.ids", e.top_k, dtype="i32"), Value(f"{module}.gate.weights", e.top_k)
+    ids, weights = Value(f"{router}.ids", e.top_k, dtype="i32"), Value(f"{router}.weights", e.top_k)
     draft.emit(
         problem,
-        f"{module}.gate",
+        router,
         (x,),
         (ids, weights),
-        (gate.name, *bias),
+        (gate.name, *logit_bias, *correction),
         {
             "scoring": e.scoring,
             "n_group": e.n_group,
             "topk_group": e.topk_group,
             "norm_topk_prob": int(e.norm_topk_prob),
             "routed_scaling": e.routed_scaling,
+            **({"logit_bias": 1} if logit_bias else {}),
         },
     )
+    clamp = architecture(m.architecture).clamp
     parts = [draft.tensor(f"{block}.ffn_{part}_exps.weight") for part in ("gate", "up", "down")]
     problem = Problem.make(
         "moe_experts",
@@ -49,7 +52,8 @@ def lower_moe(draft: Draft, index: int, x: str) -> str:
         f"{module}.experts",
         (x, ids.name, weights.name),
         (Value(f"{module}.experts", m.d),),
-        tuple(part.name for part in parts),
+        (*(part.name for part in parts), *draft.present(*(part.name.replace(".weight", ".bias") for part in parts))),
+        {} if clamp is None else {"activation": "clamped_swiglu", "alpha": clamp[0], "limit": clamp[1]},
     )
     if not e.shared:
         return routed

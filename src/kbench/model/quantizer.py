@@ -24,6 +24,8 @@ BASE_TYPES = {
     "Q2_K": "Q2_K", "Q2_K_S": "Q2_K", "Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K", "Q3_K_L": "Q3_K",
     "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K", "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K", "Q6_K": "Q6_K",
     "IQ4_XS": "IQ4_XS", "IQ4_NL": "IQ4_NL",
+    # That of stacks of experts; everything else is Q8_0.
+    "MXFP4_MOE": "MXFP4",
 }  # fmt: skip
 
 # Where rows are no multiple of a type's block of 256: the type with blocks of 32 that takes its place.
@@ -95,16 +97,18 @@ class _Model:
     experts: int
     head: str
     values: Mapping[str, int]
+    expert_type: str
 
 
 def quantize_table(
-    specs: Iterable[TensorSpec], label: str, *, n_layers: int, gqa: int = 1, experts: int = 0
+    specs: Iterable[TensorSpec], label: str, *, n_layers: int, gqa: int = 1, experts: int = 0, expert_type: str = ""
 ) -> tuple[TensorInfo, ...]:
     """``specs`` with the types that a file of quantization ``label`` has.
 
     Args:
         n_layers: layers of the file, those that draft included.
         gqa: heads per kv head.
+        expert_type: the type that the model was published with, and keeps, of its experts, but in F32.
 
     Raises:
         Unsupported: an unknown label.
@@ -120,7 +124,7 @@ def quantize_table(
     head = "output.weight" if any(spec.name == "output.weight" for spec in specs) else "token_embd.weight"
     values = sorted((_layer(spec.name), spec.name) for spec in specs if spec.name.endswith(".attn_v.weight"))
     positions = {name: position for position, (_, name) in enumerate(values)}
-    model = _Model(label, n_layers, gqa, experts, head, positions)
+    model = _Model(label, n_layers, gqa, experts, head, positions, expert_type)
     return tuple(TensorInfo(spec.name, spec.shape, _type(spec, model), spec.kind) for spec in specs)
 
 
@@ -129,9 +133,13 @@ def _type(spec: TensorSpec, model: _Model) -> str:
     keeps_precision = len(spec.shape) < 2 or spec.kind in ("norms", "router") or not spec.name.endswith(".weight")
     if keeps_precision or spec.name.endswith(_TOO_SMALL):
         return "F32"
+    if model.expert_type and model.label != "F32" and spec.kind == "routed experts":
+        return model.expert_type
     if quant(base).is_float:
         return base
     width = spec.shape[0]
+    if model.label == "MXFP4_MOE":
+        return base if len(spec.shape) > 2 else "Q8_0"
     if spec.name == model.head:
         chosen = "Q8_0" if base == "Q8_0" or width % quant(base).block_elements else "Q6_K"
     else:

@@ -7,6 +7,7 @@ minimum is set equal to its scale, so that ``d * sc * q - dmin * m`` with ``dmin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -83,14 +84,17 @@ def random_bytes(type_name: str, n_elements: int, std: float, rng: np.random.Gen
         Unsupported: no recipe for the type.
     """
     traits = quant(type_name)
-    if not traits.is_float and type_name not in _LAYOUTS:
-        raise Unsupported(f"no random weights of type {type_name}", accepted=", ".join(("F32 F16 BF16", *_LAYOUTS)))
+    if not traits.is_float and type_name not in (*_LAYOUTS, "MXFP4"):
+        accepted = ", ".join(("F32", "F16", "BF16", *_LAYOUTS, "MXFP4"))
+        raise Unsupported(f"no random weights of type {type_name}", accepted=accepted)
     n_blocks = n_elements // traits.block_elements
     step = CHUNK_BYTES // traits.block_bytes
     for begin in range(0, n_blocks, step):
         count = min(step, n_blocks - begin)
         if traits.is_float:
             yield _float_bytes(type_name, count, std, rng)
+        elif type_name == "MXFP4":
+            yield _mxfp4_blocks(count, std, rng).reshape(-1)
         else:
             yield _blocks(type_name, count, std / _unit_std(type_name), rng).reshape(-1)
 
@@ -119,6 +123,20 @@ def _blocks(type_name: str, count: int, scale: float, rng: np.random.Generator) 
     if layout.minimum is not None:
         minimum = (d.astype(np.float32) * np.float32(layout.ratio)).astype("<f2")
         blocks[:, layout.minimum : layout.minimum + 2] = _as_bytes(minimum).reshape(count, 2)
+    return blocks
+
+
+# Mean square of MXFP4's sixteen values, which are 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their opposites.
+_MXFP4_MEAN_SQUARE = (0.25 + 1 + 2.25 + 4 + 9 + 16 + 36) / 8
+
+
+def _mxfp4_blocks(count: int, std: float, rng: np.random.Generator) -> Bytes:
+    """Scales are powers of two: the two next to the wanted one, as many of each as give the wanted spread."""
+    exponent = math.log2(std / math.sqrt(_MXFP4_MEAN_SQUARE))
+    below = math.floor(exponent)
+    larger = rng.random(count, dtype=np.float32) < (4 ** (exponent - below) - 1) / 3
+    blocks: Bytes = np.frombuffer(rng.bytes(count * 17), np.uint8).reshape(count, 17).copy()
+    blocks[:, 0] = 127 + below + larger  # biased as in float32
     return blocks
 
 

@@ -29,6 +29,8 @@ def write_metadata(writer: GGUFWriter, m: ModelDescriptor) -> None:
     writer.add_head_count(m.heads)
     writer.add_layer_norm_rms_eps(m.rms_eps)
     _rope(writer, m)
+    if m.window:
+        writer.add_sliding_window(m.window)
     if m.mla is None:
         writer.add_head_count_kv(m.kv_heads)
         writer.add_key_length(m.head_dim)

@@ -83,7 +83,12 @@ def _attention(m: ModelDescriptor) -> _Rows:
             yield f"attn_{letter}.bias", (width,)
         if m.qk_norm and letter != "v":
             yield f"attn_{letter}_norm.weight", (m.head_dim,)
+    entry = architecture(m.architecture)
     yield "attn_output.weight", (m.heads * m.head_dim, m.d)
+    if entry.mlp_bias:
+        yield "attn_output.bias", (m.d,)
+    if entry.sinks:
+        yield "attn_sinks.weight", (m.heads,)
 
 
 def _delta(m: ModelDescriptor, split_qkvz: bool) -> _Rows:
@@ -135,11 +140,15 @@ def _moe(m: ModelDescriptor) -> _Rows:
     assert e is not None
     yield f"{architecture(m.architecture).ffn_norm}.weight", (m.d,)
     yield "ffn_gate_inp.weight", (m.d, e.experts)
+    biased = architecture(m.architecture).mlp_bias
+    if biased:
+        yield "ffn_gate_inp.bias", (e.experts,)
     if e.scoring == "sigmoid":
         yield "exp_probs_b.bias", (e.experts,)
-    yield "ffn_gate_exps.weight", (m.d, e.n, e.experts)
-    yield "ffn_up_exps.weight", (m.d, e.n, e.experts)
-    yield "ffn_down_exps.weight", (e.n, m.d, e.experts)
+    for part, (k, n) in {"gate": (m.d, e.n), "up": (m.d, e.n), "down": (e.n, m.d)}.items():
+        yield f"ffn_{part}_exps.weight", (k, n, e.experts)
+        if biased:
+            yield f"ffn_{part}_exps.bias", (n, e.experts)
     if e.shared:
         yield "ffn_gate_shexp.weight", (m.d, e.shared_width)
         yield "ffn_up_shexp.weight", (m.d, e.shared_width)

@@ -78,7 +78,8 @@ class _TreeBuilder:
     def attention(self, name: str, block: str) -> Module:
         rotary = Module(f"{name}.rotary_emb", self.named("RotaryEmbedding", *self.family.rotary))
         children = [*(self.latent(name, block) if self.m.mla else self.heads(name, block)), rotary]
-        return Module(name, self.own("Attention", "Attention"), children=tuple(children))
+        own = self.own("Attention", "Attention")
+        return Module(name, own, self.tensors(f"{block}.attn_sinks.weight"), tuple(children))
 
     def linear_attention(self, name: str, block: str) -> Module:
         own = self.tensors(*(f"{block}.{part}" for part in ("ssm_dt.bias", "ssm_a")))
@@ -119,12 +120,13 @@ class _TreeBuilder:
 
     def moe(self, name: str, block: str) -> Module:
         assert self.m.moe is not None
-        experts = self.tensors(*(f"{block}.ffn_{part}_exps.weight" for part in ("gate", "up", "down")))
+        stacks = [f"{block}.ffn_{part}_exps" for part in ("gate", "up", "down")]
+        experts = self.tensors(*(f"{stack}.{kind}" for kind in ("weight", "bias") for stack in stacks))
         router = _LINEAR[1:-1] if self.family.linear_router else ()
-        gate = self.tensors(f"{block}.ffn_gate_inp.weight", f"{block}.exp_probs_b.bias")
+        gate = self.tensors(*(f"{block}.{t}" for t in ("ffn_gate_inp.weight", "ffn_gate_inp.bias", "exp_probs_b.bias")))
         children = [
             Module(f"{name}.experts", (*self.own("Experts", "Experts"), *_LIST[1:-1]), experts),
-            Module(f"{name}.gate", (*self.named("MoEGate", *self.family.router), *router), gate),
+            Module(f"{name}.{self.family.router_name}", (*self.named("MoEGate", *self.family.router), *router), gate),
         ]
         if self.m.moe.shared:
             children.append(self.mlp(f"{name}.{self.family.shared_name}", block, "ffn_{}_shexp"))

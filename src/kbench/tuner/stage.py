@@ -31,7 +31,7 @@ _UNITS = (
     ("linear attention", r"linear_attn(\.|$)"),
     ("routed experts", r"(mlp|block_sparse_moe)\.experts(\.|$)"),
     ("shared experts", r"mlp\.shared_expert(s|_gate)?(\.|$)"),
-    ("router", r"(mlp|block_sparse_moe)\.gate$"),
+    ("router", r"(mlp|block_sparse_moe)\.(gate|router)$"),
     ("dense FFN", r"mlp(\.|$)"),
 )
 _STREAM = "stream"
