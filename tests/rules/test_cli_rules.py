@@ -120,6 +120,37 @@ def test_a_budget_counts_cache_and_workspace_each_on_a_line(tmp_path: Path) -> N
     assert "one layer swapped in    2.28 GiB" in out and "cuda:0: 10.6 GiB of 99 GiB" in out
 
 
+def test_operators_of_ones_own_where_they_cannot_be(tmp_path: Path) -> None:
+    """`check` finds what loading would refuse; a module that has its work in one place is fine."""
+    path = tmp_path / "r.yaml"
+    rules = "kbench: 1\nrules:\n- match: {name: 'layers\\.[12]\\.mlp$'}\n  replace: {class: mine.Op}\n"
+    path.write_text(rules)
+    trusted = ("--model", "deepseek-v2-lite-chat", "--trust", "mine")
+    assert kbench("check", path, *trusted)[0] == 0
+    rules += "- match: {name: 'kv_b_proj$'}\n  replace:\n    kwargs:\n      generate_op: mine.Op\n"
+    path.write_text(rules + "- match: {name: 'layers\\.7\\..*rotary_emb$'}\n  replace:\n    class: mine.Op\n")
+    code, out = kbench("check", path, *trusted)
+    assert code == 1
+    assert (
+        f"error: {path}:8: rule 2, replace.kwargs.generate_op · mine.Op would replace a module that is used at several "
+        "places (model.layers.0.self_attn.kv_b_proj and 26 more) · replace model.layers.0.self_attn\n"
+    ) in out
+    assert (
+        f"error: {path}:11: rule 3, replace.class · mine.Op would replace a module that does no work of its own" in out
+    )
+
+
+@pytest.mark.parametrize("tool", ["ktransformers", "llama.cpp"])
+def test_operators_of_ones_own_are_not_exported(tmp_path: Path, tool: str) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("kbench: 1\nrules:\n- match: {name: 'mlp$'}\n  replace: {kwargs: {prefill_op: mine.Op}}\n")
+    arguments = ("export", path, "--model", "deepseek-v2-lite-chat", "--to", tool, "--trust", "mine")
+    with pytest.raises(UserError, match=r"mine\.Op replaces model\.layers\.0\.mlp and 26 more modules"):
+        kbench(*arguments)
+    path.write_text(path.read_text().replace("mine.Op", "torch"))
+    assert kbench(*arguments)[0] == 0
+
+
 def test_a_file_that_lacks_a_tensor_is_found_before_any_weight_is_read(tiny_gguf: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     name = b"blk.1.ffn_up.weight"

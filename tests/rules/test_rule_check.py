@@ -174,8 +174,8 @@ def test_a_devices_budget_is_held_against_the_weights_put_there() -> None:
     assert "over-budget" not in codes(findings(text, budgets={GPU: experts + head}))
     (found,) = [one for one in findings(text, budgets={GPU: experts + head - 1}) if one.code == "over-budget"]
     assert str(found) == (
-        "r.yaml:6: rule 1, replace.kwargs.generate_device · 1.95 KiB on cuda:0, 1 B over its budget: weights 1.95 KiB · "
-        "accepted: at most 1.94 KiB, cache and workspace besides · "
+        "r.yaml:6: rule 1, replace.kwargs.generate_device · 1.95 KiB on cuda:0, 1 B over its budget: "
+        "weights 1.95 KiB · accepted: at most 1.94 KiB, cache and workspace besides · "
         "this rule puts 1.12 KiB of weights there: move some of its modules"
     )
     (found,) = [one for one in findings(text, budgets={CPU: 100}) if one.code == "over-budget"]

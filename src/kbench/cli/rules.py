@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from kbench.core import Device, Phase, Placement, UserError, did_you_mean, forma
 from .output import plural, print_json, shown, shown_lines, stdout_console
 
 if TYPE_CHECKING:
-    from kbench.core import Module
+    from kbench.core import Assignment, Module
     from kbench.rules import Finding, Row, RuleSet
 
 _RULES = typer.Argument(help="The rule file (YAML).")
@@ -77,6 +77,7 @@ def check(
         check_block=block_errors,
         budgets=budgets,
         besides=memory,
+        cannot_replace=_operator_errors(model) if model else None,
     )
     counts = {str(severity): sum(found.severity is severity for found in findings) for severity in Severity}
     if json:
@@ -101,6 +102,12 @@ def _budgets(vram: str | None, dram: str | None) -> dict[Device, int]:
     hosts = range(64)
     budgets = {Device("cuda", i, h): parse_size(vram, "--vram") for i in range(16) for h in hosts} if vram else {}
     return budgets | ({Device("cpu", 0, host): parse_size(dram, "--dram") for host in hosts} if dram else {})
+
+
+def _operator_errors(model: str) -> Callable[[Assignment], list[UserError]]:
+    from kbench.model import load_descriptor, operator_errors
+
+    return lambda assignment: operator_errors(load_descriptor(model)[0], assignment)
 
 
 def _memory(rules: RuleSet, model: str, context: int | None, kv: str) -> dict[Device, dict[str, int]]:

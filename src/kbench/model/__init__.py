@@ -20,7 +20,7 @@ from .footprint import (
 from .gguf_file import GgufFile, GgufTensor, open_gguf
 from .injection import boundary
 from .load import load_descriptor
-from .lower import lower
+from .lower import lower, operator_errors
 from .lower_deepseek2 import absorbing_is_faster
 from .synth import first_layers, synthesize
 from .tree import build_tree
@@ -29,6 +29,6 @@ __all__ = [
     "ARCHITECTURES", "Architecture", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile", "GgufTensor",
     "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe", "absorbing_is_faster", "architecture", "boundary",
     "build_tree", "describe_gguf", "embedded", "embedded_names", "first_layers", "footprint", "group_calls",
-    "kv_bytes_per_token", "load_descriptor", "lower", "open_gguf", "plan_arena", "synthesize", "tensor_classes",
-    "total_work", "with_quant",
+    "kv_bytes_per_token", "load_descriptor", "lower", "open_gguf", "operator_errors", "plan_arena", "synthesize",
+    "tensor_classes", "total_work", "with_quant",
 ]  # fmt: skip

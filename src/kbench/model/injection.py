@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kbench.core import INJECTED, OpCall, Problem, UserError, Value, is_injected
 
@@ -18,41 +18,59 @@ def inject(draft: Draft) -> None:
     Raises:
         UserError: a module whose work is no single stretch of calls, or that has no calls of its own.
     """
-    operators = {
-        name: placement.implementation(draft.phase)
-        for name, placement in draft.assignment.items()
-        if name and is_injected(placement.implementation(draft.phase))
-    }
+    operators = _operators(draft)
     if not operators:
         return
-    groups: dict[str, list[int]] = {}
-    for index, call in enumerate(draft.calls):
-        owner = outermost(call.module, operators)
-        if owner is not None:
-            groups.setdefault(owner, []).append(index)
-    for name, operator in operators.items():
-        if outermost(name, operators) == name and name not in groups:
-            parent = name.rpartition(".")[0]
-            raise UserError(
-                f"{operator} would replace a module that does no work of its own", where=name, todo=f"replace {parent}"
-            )
+    groups = _groups(draft, operators)
+    for error in _refused(operators, groups):
+        raise error
     kept: list[OpCall] = []
     begins = {indices[0]: (name, indices) for name, indices in groups.items()}
     taken = {index for indices in groups.values() for index in indices}
     for index, call in enumerate(draft.calls):
         if index in begins:
             name, indices = begins[index]
-            if indices[-1] - indices[0] + 1 != len(indices):
-                parent = name.rpartition(".")[0]
-                raise UserError(
-                    f"{operators[name]} would replace a module that is used at several places of {parent}",
-                    where=name,
-                    todo=f"replace {parent}",
-                )
             kept.append(_one_call(draft, name, operators[name], indices))
         if index not in taken:
             kept.append(call)
     draft.calls[:] = kept
+
+
+def refused_operators(draft: Draft) -> list[UserError]:
+    """What ``inject`` would raise, for every module that it would raise it for."""
+    operators = _operators(draft)
+    return list(_refused(operators, _groups(draft, operators)))
+
+
+def _operators(draft: Draft) -> dict[str, str]:
+    return {
+        name: placement.implementation(draft.phase)
+        for name, placement in draft.assignment.items()
+        if name and is_injected(placement.implementation(draft.phase))
+    }
+
+
+def _groups(draft: Draft, operators: Mapping[str, str]) -> dict[str, list[int]]:
+    """The places of the calls that each operator does."""
+    groups: dict[str, list[int]] = {}
+    for index, call in enumerate(draft.calls):
+        owner = outermost(call.module, operators)
+        if owner is not None:
+            groups.setdefault(owner, []).append(index)
+    return groups
+
+
+def _refused(operators: Mapping[str, str], groups: Mapping[str, Sequence[int]]) -> Iterator[UserError]:
+    for name, operator in operators.items():
+        parent = name.rpartition(".")[0]
+        if outermost(name, operators) != name:
+            continue
+        if name not in groups:
+            found = f"{operator} would replace a module that does no work of its own"
+            yield UserError(found, where=name, todo=f"replace {parent}")
+        elif groups[name][-1] - groups[name][0] + 1 != len(groups[name]):
+            found = f"{operator} would replace a module that is used at several places of {parent}"
+            yield UserError(found, where=name, todo=f"replace {parent}")
 
 
 def outermost(module: str, names: Collection[str] | Mapping[str, str]) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from kbench.core import Assignment, Device, OpCall, Phase, Problem, UserError, Value, check_kv
+from kbench.core import AUTO, Assignment, Device, OpCall, Phase, Problem, UserError, Value, check_kv
 
 from .architectures import architecture
 from .descriptor import ModelDescriptor
 from .draft import Draft, Resolve
-from .injection import inject
+from .injection import inject, refused_operators
 from .lower_deepseek2 import lower_mla
 from .lower_delta import gate_attention, lower_delta
 from .lower_moe import lower_moe
@@ -44,6 +44,31 @@ def lower(
         UserError: tokens, context, kv or logits make no sense; a cache type that the model's vectors do not fit; a
             module that somebody's own operator cannot replace.
     """
+    draft = _drafted(descriptor, assignment, phase, tokens, context, kv, logits, resolve)
+    inject(draft)
+    return insert_transfers(draft, {} if deliver is None else {"logits": deliver})
+
+
+def operator_errors(descriptor: ModelDescriptor, assignment: Assignment) -> list[UserError]:
+    """One for each module (``where``) that somebody's own operator is to replace and cannot."""
+    found: dict[str, UserError] = {}
+    for phase, tokens in ((Phase.DECODE, 1), (Phase.PREFILL, 256)):
+        draft = _drafted(descriptor, assignment, phase, tokens, 1024, "f32", "last", lambda *_: AUTO)
+        found = {error.where: error for error in refused_operators(draft)} | found
+    return list(found.values())
+
+
+def _drafted(
+    descriptor: ModelDescriptor,
+    assignment: Assignment,
+    phase: Phase,
+    tokens: int,
+    context: int,
+    kv: str,
+    logits: str,
+    resolve: Resolve,
+) -> Draft:
+    """The calls before somebody's own operators replace any."""
     if tokens < 1 or context < tokens:
         raise UserError(f"{tokens} new tokens in a context of {context}", accepted="1 <= tokens <= context")
     check_kv(kv, *descriptor.cached_widths, where="kv")
@@ -63,8 +88,7 @@ def lower(
         x = draft.emit(problem, "model.norm", (x,), (Value("model.norm.last", m.d, "one"),))
     x = draft.rms_norm("model.norm", x, "output_norm", one=one)
     draft.linear("lm_head", x, "token_embd" if m.tied else "output", one=one, out="logits")
-    inject(draft)
-    return insert_transfers(draft, {} if deliver is None else {"logits": deliver})
+    return draft
 
 
 def _layer(draft: Draft, index: int, x: str) -> str:

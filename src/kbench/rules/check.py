@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from kbench.core import AUTO, Device, Module, Phase, Placement, did_you_mean, format_bytes
+from kbench.core import (
+    AUTO,
+    Assignment,
+    Device,
+    Module,
+    Phase,
+    Placement,
+    UserError,
+    did_you_mean,
+    format_bytes,
+    is_injected,
+)
 
 from .budget import Memory, budget_findings
 from .classes import KNOWN_CLASSES, answers_to, is_known
@@ -20,6 +31,9 @@ from .schema import DEFAULT, Rule, RuleSet
 
 # (implementation, quant type) -> True, or False, or the reason why not.
 CanTake = Callable[[str, str], "bool | str"]
+
+# Tells of an assignment which modules (``where``) somebody's own operators cannot replace, and why.
+CannotReplace = Callable[[Assignment], Iterable[UserError]]
 
 # Modules whose operator multiplies by their tensors: the ones whose quant type an implementation must take.
 _MULTIPLYING = ("Linear", "Experts", "MoEGate")
@@ -45,6 +59,7 @@ def check(
     default: Placement | None = None,
     budgets: Mapping[Device, int] | None = None,
     besides: Memory | None = None,
+    cannot_replace: CannotReplace | None = None,
 ) -> list[Finding]:
     """Findings by line. Without a ``tree``, those that need no model.
 
@@ -56,6 +71,7 @@ def check(
         default: placement of modules without a rule; None: the dialect's own.
         budgets: bytes that a device has; of other devices none is known.
         besides: what running takes of each device besides weights; None: nothing is known of it.
+        cannot_replace: where operators of somebody's own cannot be; None: they can be anywhere.
     """
     default = rules.default_placement if default is None else default
     resolved = {rule.number: resolve(rules, rule) for rule in rules.rules}
@@ -76,6 +92,7 @@ def check(
         findings += _unfit(rules, placed)
         findings += _without_kwargs(rules, placed)
         findings += _quants(rules, placed, can_take)
+        findings += _own_operators(rules, placed, cannot_replace)
         findings += _unmatched(rules, placed)
         modules = [(one.matched.module, one.matched.rule, one.placement) for one in placed]
         findings += flow_findings(rules, modules, placer.transfer_map, default)
@@ -221,6 +238,8 @@ def _without_kwargs(rules: RuleSet, placed: list[Placed]) -> list[Finding]:
             continue
         if "replace" not in rule.lines:  # that was reported
             continue
+        if not rules.is_kt and rule.kwargs:  # of kbench's own form: on the default device, with what it says
+            continue
         if one.matched.module.tensors:
             bare.setdefault(rule.number, []).append(one)
     findings = []
@@ -262,6 +281,29 @@ def _quants(rules: RuleSet, placed: list[Placed], can_take: CanTake | None) -> l
         text = f"{implementation} does not take {quant} ({names[0]}{more}){why}"
         todo = f"set the op to {AUTO}, or match these modules with another rule"
         findings.append(rules.finding("quant", ERROR, by_number[number], "replace.kwargs.generate_op", text, "", todo))
+    return findings
+
+
+def _own_operators(rules: RuleSet, placed: list[Placed], cannot_replace: CannotReplace | None) -> list[Finding]:
+    """Modules that no operator of somebody's own can stand for, one finding a rule and reason."""
+    assignment = {one.matched.module.name: one.placement for one in placed}
+    phases = ("generate_op", "prefill_op")
+    if cannot_replace is None or not any(is_injected(getattr(one, op)) for one in assignment.values() for op in phases):
+        return []
+    rule_of = {one.matched.module.name: one.matched.rule for one in placed}
+    found: dict[tuple[int, str], tuple[Rule, list[UserError]]] = {}
+    for error in cannot_replace(assignment):
+        rule = rule_of.get(error.where)
+        if rule is not None:
+            why = error.found.removesuffix(f" of {error.where.rpartition('.')[0]}")
+            found.setdefault((rule.number, why), (rule, []))[1].append(error)
+    findings = []
+    for (_, why), (rule, errors) in found.items():
+        more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+        ops = (op for op in phases if is_injected(str((rule.kwargs or {}).get(op))))
+        part = "replace.class" if is_injected(rule.replace_class) else f"replace.kwargs.{next(ops, phases[0])}"
+        text = f"{why} ({errors[0].where}{more})"
+        findings.append(rules.finding("own-operator", ERROR, rule, part, text, "", errors[0].todo))
     return findings
 
 

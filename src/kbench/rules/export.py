@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kbench.core import Assignment, Device, Module, Placement
+from kbench.core import Assignment, Device, Module, Phase, Placement, UserError, is_injected
 
 from .classes import answers_to
 from .emit import Group, group_modules, name_patterns
@@ -37,7 +37,12 @@ _CLASSES = {
 
 
 def to_ktransformers(assignment: Assignment, tree: Module) -> str:
-    """KTransformers' YAML. Placements are those of decode; prefill runs the same way (layer-wise prefill off)."""
+    """KTransformers' YAML. Placements are those of decode; prefill runs the same way (layer-wise prefill off).
+
+    Raises:
+        UserError: a module is done by somebody's own operator.
+    """
+    _refuse_own(assignment, tree, "KTransformers")
     whole = {module.name: assignment.get(module.name, Placement()) for module in tree.walk()}
     lines = []
     transfer_map = _transfer_map(whole, tree)
@@ -46,6 +51,25 @@ def to_ktransformers(assignment: Assignment, tree: Module) -> str:
             if modules[0].name and not (group.operator == "default" and not any(m.tensors for m in modules)):
                 lines += _rule(group, pattern, modules, transfer_map)
     return "\n".join(lines) + "\n"
+
+
+def _refuse_own(assignment: Assignment, tree: Module, tool: str) -> None:
+    """An operator made for kbench computes on its arrays: another tool that imported it would fail at the first token,
+    and one that left it out would compute another model."""
+    own = [
+        (module.name, operator)
+        for module in tree.walk()
+        for operator in map(assignment.get(module.name, Placement()).implementation, (Phase.DECODE, Phase.PREFILL))
+        if is_injected(operator)
+    ]
+    if own:
+        modules = list(dict.fromkeys(name for name, _ in own))
+        more = f" and {len(modules) - 1} more modules" if len(modules) > 1 else ""
+        raise UserError(
+            f"{own[0][1]} replaces {modules[0]}{more}: {tool} cannot run an operator made for kbench",
+            where="rules",
+            todo="export a rule file without it",
+        )
 
 
 def _rule(group: Group, pattern: str, modules: list[Module], transfer_map: dict[int, Device]) -> list[str]:
@@ -99,7 +123,11 @@ def to_llama_cpp(assignment: Assignment, tree: Module, *, gpu_layers: int = 999)
     """Arguments for llama.cpp: everything on the GPU, then an override for each tensor that decodes elsewhere.
 
     The embedding needs none (llama.cpp looks tokens up on the CPU). Patterns hold no comma: it joins overrides there.
+
+    Raises:
+        UserError: a module is done by somebody's own operator.
     """
+    _refuse_own(assignment, tree, "llama.cpp")
     stems: dict[tuple[str, str, str], set[int]] = {}
     plain: dict[str, list[str]] = {}
     devices = {assignment.get(module.name, Placement()).generate_device for module in tree.walk() if module.tensors}

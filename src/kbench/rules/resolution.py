@@ -114,7 +114,9 @@ class _Resolver:
             known,
             generate,
             prefill,
-            no_prefill or self.rules.prefills_as_decode or (known.name == DEFAULT and "prefill_device" not in values),
+            no_prefill
+            or self.rules.prefills_as_decode
+            or (known.name == DEFAULT and not {"prefill_device", "prefill_op"} & set(values)),
             out_device,
             values.get("threads"),
             values.get("generate_threads"),
