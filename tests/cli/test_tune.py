@@ -19,7 +19,7 @@ import kbench
 from kbench.cli.main import build_app
 from kbench.core import KbenchError, work
 from kbench.model import synthesize
-from kbench.results import Record
+from kbench.results import Record, read_tune_result
 from kbench.tuner.cost_model import Roof
 
 tune_module = importlib.import_module("kbench.tuner.tune")
@@ -71,6 +71,10 @@ def test_the_json_object_and_the_rules(quick: Path) -> None:
     path = quick / fields["rules_path"]
     assert path == quick / "kbench-rules" / "deepseek-v2-lite-chat.yaml"
     assert "modelled" in path.read_text()
+    stored = read_tune_result(path)  # what was printed lies beside the rules
+    assert stored == fields and stored["rules"] == path.read_text()
+    assert {point["vram_bytes"] for point in stored["vram_curve"]} >= {0, 6 << 30, 24 << 30}
+    assert all(row["seconds_by_threads"] for row in stored["ops"] if row["device"] == "cpu" and row["op"] != "transfer")
     checked = CliRunner().invoke(build_app(), ["rules", "check", str(path), "--model", "deepseek-v2-lite-chat"])
     assert checked.exit_code == 0, checked.output
 

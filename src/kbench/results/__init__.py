@@ -1,7 +1,11 @@
-"""Results: the record of a measurement and the store that keeps them."""
+"""Results: the record of a measurement, the store that keeps them, and what a tune came to."""
 
 from .commit import current_commit
 from .record import Record, case_key, problem_params
 from .store import Store, default_root
+from .tune_result import read_tune_result, tune_result_path, write_tune_result
 
-__all__ = ["Record", "Store", "case_key", "current_commit", "default_root", "problem_params"]
+__all__ = [
+    "Record", "Store", "case_key", "current_commit", "default_root", "problem_params", "read_tune_result",
+    "tune_result_path", "write_tune_result",
+]  # fmt: skip

@@ -86,7 +86,7 @@ class CostModel:
         """``threads`` are the counts that may be chosen; of several records of a case the last one counts."""
         self.profile = profile
         self.threads = tuple(sorted(threads))
-        self._roof = roof or Roof()
+        self.roof = roof or Roof()
         self._table: dict[Key, Record] = {}
         records = list(records)
         self.packed = PackedRatios(records)
@@ -129,7 +129,7 @@ class CostModel:
         if not found:
             return None
         best = min(found, key=lambda cost: cost.seconds)
-        return best.scaled(scale).at_least(self._roof.seconds(problem, threads))
+        return best.scaled(scale).at_least(self.roof.seconds(problem, threads))
 
     def _from_the_roof(self, problem: Problem, threads: int) -> Cost | None:
         """What has no kernel yet, at a share of the host's measured limits; None where those are not known."""
@@ -137,7 +137,7 @@ class CostModel:
         moved = size.cache_bytes + size.activation_bytes
         limits = [
             min((value for n, value in limit.items() if n >= threads), default=0.0)
-            for limit in (self._roof.bandwidth, self._roof.peak)
+            for limit in (self.roof.bandwidth, self._roof.peak)
         ]
         if not all(limits):
             return None

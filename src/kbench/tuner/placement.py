@@ -91,18 +91,18 @@ def priced(problem: PlacementProblem, seconds: float, used: Sequence[int]) -> fl
     return seconds + sum(price * n_bytes for price, n_bytes in zip(problem.price, used, strict=False))
 
 
-def solve(problem: PlacementProblem, time_limit_seconds: float = 60.0) -> Solution | None:
-    """The proven optimum, or None when nothing fits."""
+def solve(problem: PlacementProblem, time_limit_seconds: float = 60.0, gap: float = 0.0) -> Solution | None:
+    """The proven optimum, or one proven to be within ``gap`` of it (relative); None when nothing fits."""
     tight: list[int] = []
     while True:
-        outcome = _solve(problem, tight, time_limit_seconds)
+        outcome = _solve(problem, tight, time_limit_seconds, gap)
         if outcome is None:
             return None
-        columns, status, gap = outcome
+        columns, status, proven = outcome
         seconds, used = evaluate(problem, columns)
         broken = [d for d, n_bytes in enumerate(used) if n_bytes > problem.capacity[d] and d not in tight]
         if not broken:
-            return Solution(tuple(columns), seconds, used, status, gap)
+            return Solution(tuple(columns), seconds, used, status, proven)
         tight += broken
 
 
@@ -122,7 +122,7 @@ def least_overflow(problem: PlacementProblem) -> int:
 
 
 def _solve(
-    problem: PlacementProblem, tight: Sequence[int], time_limit_seconds: float
+    problem: PlacementProblem, tight: Sequence[int], time_limit_seconds: float, gap: float
 ) -> tuple[list[Column], str, float] | None:
     """Solves with memory rows for the devices in ``tight`` only."""
     devices = range(len(problem.capacity))
@@ -174,10 +174,10 @@ def _solve(
         row.update({at: sizes[name] / _MIB for (name, where), at in shared_at.items() if where == d})
         model.row(row, -np.inf, problem.capacity[d] / _MIB)
 
-    outcome = model.solve(_SCALE / _typical(problem), time_limit_seconds)
+    outcome = model.solve(_SCALE / _typical(problem), time_limit_seconds, gap)
     if outcome is None:
         return None
-    values, status, gap = outcome
+    values, status, proven = outcome
     # Deal the counted columns out along the path, in the order in which the stages come.
     left = [[round(values[n]) for n in own] for own in counts]
     chosen = []
@@ -190,7 +190,7 @@ def _solve(
         )
         left[kind][at] -= 1
         chosen.append(options[kind][at][1])
-    return chosen, status, gap
+    return chosen, status, proven
 
 
 class _Model:
@@ -209,7 +209,7 @@ class _Model:
     def row(self, coefficients: dict[int, float], low: float, high: float) -> None:
         self.rows.append((coefficients, low, high))
 
-    def solve(self, scale: float, time_limit_seconds: float) -> tuple[list[float], str, float] | None:
+    def solve(self, scale: float, time_limit_seconds: float, gap: float) -> tuple[list[float], str, float] | None:
         n = len(self.upper)
         values = [value for row, _, _ in self.rows for value in row.values()]
         indices = [index for row, _, _ in self.rows for index in row]
@@ -221,12 +221,12 @@ class _Model:
             integrality=np.ones(n),
             bounds=Bounds(np.zeros(n), np.array(self.upper)),
             constraints=LinearConstraint(matrix, low, high),
-            options={"time_limit": time_limit_seconds, "mip_rel_gap": 0.0},
+            options={"time_limit": time_limit_seconds, "mip_rel_gap": gap},
         )
         if result.x is None:
             return None
-        gap = float(result.mip_gap) if result.mip_gap is not None else 0.0
-        return [float(x) for x in result.x], "optimal" if result.status == 0 else "time limit", gap
+        proven = float(result.mip_gap) if result.mip_gap is not None else 0.0
+        return [float(x) for x in result.x], "optimal" if result.status == 0 else "time limit", proven
 
 
 def _typical(problem: PlacementProblem) -> float:

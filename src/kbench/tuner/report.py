@@ -41,6 +41,7 @@ def op_rows(prices: Mapping[Phase, PhasePrice], layout: Layout) -> list[dict[str
                 row["unit"] = kind_of(call.module, layer_of(call.module) in routed)
                 row["layers"] = []
                 row["alternatives"] = _alternatives(call, layout)
+                row["seconds_by_threads"] = _by_threads(call, layout)
             row["n_calls"] += 1
             if match := re.search(r"layers\.(\d+)", call.module):
                 row["layers"].append(int(match[1]))
@@ -90,6 +91,12 @@ def _alternatives(call: OpCall, layout: Layout) -> list[dict[str, Any]]:
     return rows
 
 
+def _by_threads(call: OpCall, layout: Layout) -> dict[str, float]:
+    """Seconds on the CPU by thread count, wherever the call was placed."""
+    costs = {n: layout.costs.cost(call.problem, CPU, n) for n in layout.costs.threads}
+    return {str(n): cost.seconds for n, cost in costs.items() if cost is not None}
+
+
 def fold_numbers(numbers: Iterable[int]) -> str:
     """``0-3,7`` for 0, 1, 2, 3, 7."""
     runs: list[list[int]] = []
@@ -113,3 +120,14 @@ def prediction(prices: Mapping[Phase, PhasePrice], layout: Layout) -> dict[str, 
         "prefill_interval": [chunk / prefill.high, chunk / prefill.low],
         "source": "modelled" if gpu else "measured",
     }
+
+
+def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as they are worth telling: four digits."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.4g}")
+        return [short(item) for item in value] if isinstance(value, list) else value
+
+    return {name: short(value) for name, value in values.items()}

@@ -15,13 +15,14 @@ from kbench import __version__
 from kbench.core import CPU, CheckBroken, OpCall, Phase, Placement, UserError, format_bytes
 from kbench.measure import Guard, Host, host
 from kbench.model import ModelDescriptor, load_descriptor
-from kbench.results import Record, Store
+from kbench.results import Record, Store, tune_result_path, write_tune_result
 from kbench.rules import assign, emit, load_rules, write_rules
 from kbench.suites import Cell, run_cells
 
 from .budget import Budget, budgets, over_budget
 from .ceilings import beaten, measured_roof, stored_roof
 from .cost_model import CostModel
+from .details import details, stored_sweeps
 from .greedy import greedy
 from .layout import Layout, workspace_bytes
 from .packed import packing
@@ -30,7 +31,7 @@ from .plan import Key, Plan, cells, make_plan, thread_counts
 from .price import PhasePrice, price
 from .profile import GpuProfile
 from .prove import LoadSession, Proof, prove
-from .report import TuneReport, op_rows, prediction
+from .report import TuneReport, op_rows, prediction, rounded
 from .request import TuneRequest, Workload, workload
 
 # (what is being done, done, of how many)
@@ -87,7 +88,9 @@ def tune(
     placed = place(plan, costs, available, profile)
     report = _conclude(request, plan, placed, machine, store, load_session, tell, started)
     disturbed = [f"while measuring: {warning}" for warning in guard.warnings()]
-    return replace(report, fields={**report.fields, "notes": [*report.fields["notes"], *disturbed]})
+    report = replace(report, fields={**report.fields, "notes": [*report.fields["notes"], *disturbed]})
+    write_tune_result(tune_result_path(Path(report.fields["rules_path"])), report.fields)
+    return report
 
 
 def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[int]) -> TuneReport:
@@ -106,6 +109,7 @@ def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[i
     costs = CostModel([r for r in records if r.op in _ops(plan)], threads=threads, profile=profile, roof=roof)
     placed = place(plan, costs, available, profile)
     fields = _fields(request, plan, placed, host_id, Proof(reason="replayed from records"), None)
+    fields |= details(placed.layout, placed.problem, available, profile, None, stored_sweeps(store, host_id))
     fields["elapsed_s"] = time.perf_counter() - started
     assignment = placed.layout.assignment(placed.solution)
     return TuneReport(fields, assignment, emit(assignment, plan.tree, {}))
@@ -219,11 +223,15 @@ def _conclude(
     rules = load_rules(path)
     if assign(rules, plan.tree, Placement()) != assignment:
         raise CheckBroken("the rules read back as another assignment", where=str(path))
+    more = details(
+        placed.layout, placed.problem, placed.available, placed.profile, machine, stored_sweeps(store, machine.host_id)
+    )
     tell("running the model under the rules", 0, 1)
     proof = prove(request, plan.descriptor, plan.workload, rules, assignment, store, load_session)
     text = emit(assignment, plan.tree, _provenance(request, plan, placed, machine.host_id, proof))
     write_rules(path, text)
-    fields = _fields(request, plan, placed, machine.host_id, proof, path, machine)
+    fields = {**_fields(request, plan, placed, machine.host_id, proof, path, machine), **more, "rules": text}
+    fields["created"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     fields["elapsed_s"] = time.perf_counter() - started
     return TuneReport(fields, assignment, text)
 
@@ -252,8 +260,8 @@ def _provenance(request: TuneRequest, plan: Plan, placed: Placed, host_id: str, 
         "kbench_version": __version__,
         "budgets": {str(b.device): b.total_bytes for b in placed.available},
         "workload": _workload(plan.workload, plan.context),
-        "predicted": _rounded(predicted),
-        "measured": _rounded(measured) if measured else proof.reason,
+        "predicted": rounded(predicted),
+        "measured": rounded(measured) if measured else proof.reason,
         "modelled": [f"{placed.profile.label}: every time on cuda:0 and every transfer"] if placed.profile else [],
         "result_ids": _result_ids(placed),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -264,15 +272,6 @@ def _result_ids(placed: Placed) -> list[str]:
     """Keys of the records that the placed modules' times came from."""
     keys = (f"{cost.key} {cost.implementation}" for p in placed.prices.values() for _, cost in p.calls if cost.key)
     return list(dict.fromkeys(keys))
-
-
-def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    def short(value: Any) -> Any:
-        if isinstance(value, float):
-            return float(f"{value:.4g}")
-        return [short(item) for item in value] if isinstance(value, list) else value
-
-    return {name: short(value) for name, value in values.items()}
 
 
 def _workload(wanted: Workload, context: int) -> dict[str, int]:
