@@ -74,13 +74,14 @@ double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind)
     p.linear(isa, kv.view(), n, w, {}, false, threads > 1 ? 2 : 0);
     p.rope(isa, q, q, kHeads, kHead, kHead, layer == 0, frequencies, 1.0f, 0);
     p.rope(isa, k, k, kKvHeads, kHead, kHead, layer == 0, frequencies, 1.0f, 0);
-    p.attention(isa, q, k, w, a, kHeads, kKvHeads, kHead, {k_cache.data(), v_cache.data(), CacheType::f16, kCapacity}, 0.25f, 0);
+    p.attention(isa, q, k, w, a, kHeads, kKvHeads, kHead, {k_cache.data(), v_cache.data(), CacheType::f16, kCapacity},
+                0.25f, layer == 0 ? 0 : 9, {}, 0);
     p.linear(isa, square.view(), a, o, {}, false, 0);
     p.add(isa, h, o, h, kD, 0);
     p.linear(isa, to_latent.view(), h, latent, {}, false, 0);
     p.head_linear(isa, heads, h, wide_q, 0, 0);
     p.mla_attention(isa, wide_q, latent, mla, kHeads, kLatent, kRope, {latent_cache.data(), nullptr, CacheType::f32, kCapacity},
-                    0.2f, 0);
+                    0.2f, 0, 0);
     p.linear(isa, wide.view(), h, gate, {}, false, 0);
     p.linear(isa, wide.view(), h, up, {}, false, 0);
     p.silu_mul(isa, gate, up, act, kFfn, 0);
@@ -101,7 +102,8 @@ double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind)
   for (int round = 0; round < rounds; ++round) {
     const int64_t n_tokens = 1 + round % max_tokens;
     std::vector<double> seconds;
-    p.run({tokens.data(), n_tokens, round % (kCapacity - max_tokens)}, round % 5 == 0 ? &seconds : nullptr);
+    const Span span{0, round % (kCapacity - max_tokens), n_tokens};
+    p.run({tokens.data(), n_tokens, &span, 1}, round % 5 == 0 ? &seconds : nullptr);
     for (int64_t i = 0; i < kD; ++i) sum += reinterpret_cast<float*>(arena.data() + last)[i];
     if (round % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));  // long enough to park
   }

@@ -30,9 +30,21 @@ OPS: dict[str, tuple[str, ...]] = {
     # that join the softmax of each of a head's rows without bringing a value
     "attention": ("heads", "kv_heads", "d", "kv", "tokens", "context", "window"),
     # multi-head latent attention, absorbed: heads share one cached latent of kv_lora + rope elements a token
-    "mla_attention": ("heads", "kv_lora", "rope", "kv", "tokens", "context"),
+    "mla_attention": ("heads", "kv_lora", "rope", "kv", "tokens", "context", "window"),
     # the same, decompressed: the latent is multiplied out to every head's keys (nope) and values (v) on the way
-    "mla_decompressed": ("quant_k", "quant_v", "heads", "kv_lora", "rope", "nope", "v", "kv", "tokens", "context"),
+    "mla_decompressed": (
+        "quant_k",
+        "quant_v",
+        "heads",
+        "kv_lora",
+        "rope",
+        "nope",
+        "v",
+        "kv",
+        "tokens",
+        "context",
+        "window",
+    ),
     # silu(gate) * up
     "silu_mul": ("n", "tokens"),
     # residual: x + y
@@ -54,7 +66,7 @@ OPS: dict[str, tuple[str, ...]] = {
 }
 
 # Parameters that may be left out, and what that means: keys do not spell that value.
-OPTIONAL: dict[str, dict[str, int]] = {"attention": {"window": 0}}
+OPTIONAL: dict[str, dict[str, int]] = {op: {"window": 0} for op in ("attention", "mla_attention", "mla_decompressed")}
 
 # Operations that are priced and placed, but that nothing here runs yet: they have no definition.
 PLANNED: dict[str, tuple[str, ...]] = {

@@ -63,6 +63,12 @@ def _attended(tokens: int, context: int, window: int = 0) -> float:
     return growing * first + growing * (growing - 1) / 2 + (tokens - growing) * window
 
 
+def _seen(p: Problem) -> int:
+    """Cached positions that any of the call's tokens sees."""
+    context, window = p.integer("context"), p.integer("window")
+    return min(context, window + p.integer("tokens") - 1) if window else context
+
+
 def work(problem: Problem) -> Work:
     """The work of one call of ``problem``."""
     p, op = problem, problem.op
@@ -89,8 +95,7 @@ def work(problem: Problem) -> Work:
         return Work(0.0, w * tokens, 0, _F32 * tokens * d, d * vocab, w * vocab)
     if op in ("attention", "mla_attention"):
         context, heads = p.integer("context"), p.integer("heads")
-        window = p.integer("window") if p.has("window") else 0
-        seen = min(context, window + tokens - 1) if window else context  # positions that any of the tokens sees
+        window, seen = p.integer("window"), _seen(p)
         if op == "attention":
             per_key = per_value = p.integer("d")
             stored = 2 * p.integer("kv_heads") * per_key
@@ -106,12 +111,12 @@ def work(problem: Problem) -> Work:
         context, heads, kv_lora, rope = (p.integer(name) for name in ("context", "heads", "kv_lora", "rope"))
         nope, v = p.integer("nope"), p.integer("v")
         w = heads * (_matrix_bytes(p.text("quant_k"), nope, kv_lora) + _matrix_bytes(p.text("quant_v"), v, kv_lora))
-        flops = 2.0 * heads * (kv_lora * (nope + v) * context + (nope + rope + v) * _attended(tokens, context))
+        seen, pairs = _seen(p), _attended(tokens, context, p.integer("window"))
+        flops = 2.0 * heads * (kv_lora * (nope + v) * seen + (nope + rope + v) * pairs)
         token_bytes = kv_bytes(p.text("kv"), kv_lora, rope)
         activations = _F32 * tokens * heads * (nope + rope + v)
-        resident = token_bytes * context
-        cached = token_bytes * (context + tokens)
-        return Work(flops, w, cached, activations, (kv_lora + rope) * context, resident)
+        cached = token_bytes * (seen + tokens)
+        return Work(flops, w, cached, activations, (kv_lora + rope) * seen, token_bytes * seen)
     if op == "top_logits":
         return Work(0.0, 0, 0, _F32 * tokens * (p.integer("vocab") + 2 * p.integer("top_k")), 0, 0)
     if op == INJECTED:  # nobody knows what it does between reading and writing

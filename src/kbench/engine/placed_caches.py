@@ -84,13 +84,13 @@ def _copy_rows(source: Any, target: Any, begin: int, end: int) -> int:
     """Copies tokens ``begin`` to ``end``; returns their bytes."""
     if isinstance(source, Cache) and isinstance(target, Cache):
         for here, there in ((source.k, target.k), (source.v, target.v)):
-            there[:, begin:end] = here[:, begin:end]
-        return int(source.k[:, begin:end].nbytes + source.v[:, begin:end].nbytes)
+            there[:, :, begin:end] = here[:, :, begin:end]
+        return int(source.k[:, :, begin:end].nbytes + source.v[:, :, begin:end].nbytes)
     a, b = (TorchCache.over(cache) if isinstance(cache, Cache) else cache for cache in (source, target))
     moved = 0
     for stored, target_rows in ((a.k, b.k), (a.v, b.v)):
-        rows = stored[:, begin:end]
-        target_rows[:, begin:end].copy_(rows)
+        rows = stored[:, :, begin:end]
+        target_rows[:, :, begin:end].copy_(rows)
         moved += rows.numel() * rows.element_size()
     if a.k.is_cuda or b.k.is_cuda:
         import torch

@@ -10,10 +10,10 @@ from typing import Any
 from kbench.core import InvalidEnvironment
 
 from .block_parameters import BlockParameter
-from .cache import Cache, empty_rows
+from .cache import Cache, empty_rows, first_seen
 from .check import Verdict, check
 from .example import Example, example, example_cache, example_weights
-from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared, StepState, Support, WeightData
+from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared, Spans, StepState, Support, WeightData
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
 from .reference import dequantize
@@ -37,11 +37,11 @@ from .version import kernel_version
 
 __all__ = [
     "DEQUANTISED", "OWN", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example", "FloatArray",
-    "Implementation", "NativeProbes", "OpSpec", "Prepared", "StepState", "Support", "TorchCache", "TorchDevice",
-    "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates", "check", "dequantize", "empty_rows",
-    "example", "example_cache", "example_weights", "implementation", "implementations", "kernel_of", "kernel_version",
-    "ladder_implementations", "native_probes", "op_spec", "packing", "random_floats", "random_weight",
-    "rope_frequencies", "runnable_on", "stored_tensor", "support", "support_table", "torch_device",
+    "Implementation", "NativeProbes", "OpSpec", "Prepared", "Spans", "StepState", "Support", "TorchCache",
+    "TorchDevice", "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates", "check", "dequantize",
+    "empty_rows", "example", "example_cache", "example_weights", "first_seen", "implementation", "implementations",
+    "kernel_of", "kernel_version", "ladder_implementations", "native_probes", "op_spec", "packing", "random_floats",
+    "random_weight", "rope_frequencies", "runnable_on", "stored_tensor", "support", "support_table", "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

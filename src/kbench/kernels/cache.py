@@ -33,9 +33,10 @@ _TYPE_OF = {np.dtype(dtype): kv for kv, dtype in _DTYPES.items()}
 class Cache:
     """One layer's cache, written by attention in place.
 
-    GQA: ``k`` and ``v`` are ``[kv_heads, capacity, d]``. MLA: ``k`` is the latent ``[1, capacity, kv_lora + rope]`` and
-    ``v`` is empty. ``kv`` names how they are stored (q8_0 rows are longer than ``d``); by default what the arrays' type
-    stands for.
+    GQA: ``k`` and ``v`` are ``[sequences, kv_heads, capacity, d]``. MLA: ``k`` is the latent ``[sequences, 1, capacity,
+    kv_lora + rope]`` and ``v`` is empty. Without the first dimension they are of one sequence, and get it. Position
+    ``p`` is in slot ``p % capacity``: with a window, attention goes on around the ring. ``kv`` names how they are
+    stored (q8_0 rows are longer than ``d``); by default what the arrays' type stands for.
 
     Raises:
         ValueError: ``kv`` and the arrays' types disagree.
@@ -46,6 +47,8 @@ class Cache:
     kv: str = ""
 
     def __post_init__(self) -> None:
+        if self.k.ndim == 3:
+            self.k, self.v = self.k[None], self.v[None]
         self.kv = self.kv or _TYPE_OF.get(self.k.dtype, "")
         if not self.kv or {self.k.dtype, self.v.dtype} != {np.dtype(_DTYPES[self.kv])}:
             raise ValueError(f"a {self.kv or 'new'} cache of {self.k.dtype} and {self.v.dtype}")
@@ -96,16 +99,44 @@ def decode(kv: str, stored: Stored, dtype: npt.DTypeLike = np.float32) -> npt.ND
     return np.asarray(numbers, dtype=dtype).reshape(*stored.shape[:-1], -1)
 
 
-def append(stored: Stored, kv: str, position: int, rows: npt.NDArray[Any]) -> None:
-    """Writes ``rows [heads, tokens, d]`` behind ``position`` cached tokens.
+def first_seen(position: int, window: int) -> int:
+    """The first position that a token at ``position`` sees through a window (0: none)."""
+    return max(0, position - window + 1) if window else 0
+
+
+def check_room(capacity: int, position: int, tokens: int, window: int = 0) -> None:
+    """Raises UserError where ``tokens`` at ``position`` do not fit ``capacity`` slots. With a window they may go around
+    the ring, as long as the last of them does not overwrite what the first one sees."""
+    around = 0 < window <= capacity - tokens + 1
+    if position + tokens > capacity and not around:
+        found = f"{position + tokens} tokens in a cache of {capacity}"
+        raise UserError(found, where="attention", todo="ask for more context")
+
+
+def slots(begin: int, end: int, capacity: int) -> slice | npt.NDArray[np.int64]:
+    """Where positions ``[begin, end)`` are."""
+    lap = begin // capacity * capacity
+    if end - lap <= capacity:
+        return slice(begin - lap, end - lap)
+    return np.arange(begin, end) % capacity
+
+
+def append(stored: Stored, kv: str, sequence: int, position: int, rows: npt.NDArray[Any], window: int = 0) -> None:
+    """Writes ``rows [heads, tokens, d]`` of a sequence, behind ``position`` tokens of it, into ``[sequences, heads,
+    capacity, d]``.
 
     Raises:
         UserError: they do not fit.
     """
-    end = position + rows.shape[1]
-    if end > stored.shape[1]:
-        raise UserError(f"{end} tokens in a cache of {stored.shape[1]}", where="attention", todo="ask for more context")
-    stored[:, position:end] = encode(kv, rows)
+    tokens, capacity = rows.shape[1], stored.shape[2]
+    check_room(capacity, position, tokens, window)
+    stored[sequence][:, slots(position, position + tokens, capacity)] = encode(kv, rows)
+
+
+def cached(stored: Stored, sequence: int, begin: int, end: int) -> Stored:
+    """The stored rows of positions ``[begin, end)``: ``[heads, end - begin, d]``."""
+    found: Stored = stored[sequence][:, slots(begin, end, stored.shape[2])]
+    return found
 
 
 def refusal(problem: Problem) -> str:

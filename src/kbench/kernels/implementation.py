@@ -54,13 +54,37 @@ class WeightData:
         return np.concatenate(self.parts) if self.parts else self.raw
 
 
+# Where the tokens of a step belong, int64 [n, 3]: a sequence of the caches, the position of its first token of the step
+# in it, and how many tokens it has; in the tokens' order, each sequence once.
+Spans = npt.NDArray[np.int64]
+
+
 @dataclass(slots=True)
 class StepState:
-    """What changes from step to step: token ids (int32), the position of the first of them, the caches by layer."""
+    """What changes from step to step: token ids (int32), where they belong, the caches by layer.
+
+    The tokens are those of sequence 0, the first of them at ``position``; or of several sequences, as ``spans`` say.
+    """
 
     tokens: npt.NDArray[np.int32]
     position: int = 0
     caches: Mapping[int, Cache] = field(default_factory=dict)
+    spans: Spans | None = None
+
+    def parts(self) -> list[tuple[int, int, slice]]:
+        """``(sequence, position, rows)`` of each sequence that has tokens in this step."""
+        if self.spans is None:
+            return [(0, self.position, slice(0, len(self.tokens)))]
+        ends = np.cumsum(self.spans[:, 2]).tolist()
+        return [
+            (sequence, position, slice(end - n, end))
+            for (sequence, position, n), end in zip(self.spans.tolist(), ends, strict=True)
+        ]
+
+    @property
+    def positions(self) -> npt.NDArray[np.int64]:
+        """Of each token: ``[tokens]``."""
+        return np.concatenate([np.arange(p, p + rows.stop - rows.start) for _, p, rows in self.parts()])
 
 
 class Prepared(Protocol):

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from kbench.core import Block, OpCall, Problem, quant
 
-from .cache import decode
+from .cache import cached, decode, first_seen
 from .implementation import StepState
 from .reference import (
     FUNCTIONS,
@@ -175,7 +175,7 @@ def _rope(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Arr
     # length is at most sqrt(2) times the larger of its elements; the bound takes the largest of the vector.
     heads = call.problem.integer("heads")
     largest = np.abs(x[0]).reshape(len(x[0]), heads, -1).max(axis=-1, keepdims=True)
-    angle = s.position + len(x[0])
+    angle = int(s.positions.max()) + 1
     bound = (2 * angle + FUNCTION_ULPS) * _U * math.sqrt(2) * largest
     growth = max(1.0, float(np.abs(y[0]).max() / max(np.abs(x[0]).max(), 1e-30)))  # YaRN's factor
     return np.asarray(np.broadcast_to(bound * growth, (*largest.shape[:2], x[0].shape[1] // heads)).reshape(x[0].shape))
@@ -219,40 +219,59 @@ def _attend(
 def _attention(
     call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
 ) -> Array:
-    cache, tokens, p = cache_of(call, s), len(x[0]), call.problem
-    end, u = s.position + tokens, ROUNDOFF.get(a, _U)
+    p, u, window = call.problem, ROUNDOFF.get(a, _U), call.problem.integer("window")
     scale = float(call.attrs.get("scale", 1.0))  # type: ignore[arg-type]
-    if call.op == "mla_attention":
-        kv_lora = p.integer("kv_lora")
-        q = x[0].reshape(tokens, p.integer("heads"), -1).transpose(1, 0, 2)
-        latent = decode(cache.kv, cache.k[0, :end], x[0].dtype)
-        bound = _attend(q, latent, latent[:, :kv_lora], s.position, scale, u)
-        return np.asarray(bound.transpose(1, 0, 2).reshape(tokens, -1))
-    d, kv_heads = p.integer("d"), p.integer("kv_heads")
-    q = x[0].reshape(tokens, -1, d).transpose(1, 0, 2).reshape(kv_heads, -1, tokens, d)
-    keys, values = (decode(cache.kv, a[:, :end], q.dtype) for a in (cache.k, cache.v))
-    window, sinks = p.integer("window"), w[0].vector().reshape(kv_heads, -1) if w else [None] * kv_heads
-    bounds = [
-        _attend(q[h], keys[h], values[h], s.position, scale, u, window=window, sinks=sinks[h]) for h in range(kv_heads)
-    ]
-    return np.asarray(np.concatenate(bounds).transpose(1, 0, 2).reshape(tokens, -1))
+    total = np.empty_like(y[0])
+    for sequence, position, rows in s.parts():
+        first = position - first_seen(position, window)
+        keys, values = _cached(call, s, sequence, position, rows, x[0].dtype)
+        if call.op == "mla_attention":
+            q = x[0][rows].reshape(-1, p.integer("heads"), keys.shape[-1]).transpose(1, 0, 2)
+            bound = _attend(q, keys[0], keys[0][:, : p.integer("kv_lora")], first, scale, u, window=window)
+        else:
+            d, kv_heads = p.integer("d"), p.integer("kv_heads")
+            tokens = rows.stop - rows.start
+            q = x[0][rows].reshape(tokens, -1, d).transpose(1, 0, 2).reshape(kv_heads, -1, tokens, d)
+            sinks = w[0].vector().reshape(kv_heads, -1) if w else [None] * kv_heads
+            bound = np.concatenate(
+                [
+                    _attend(q[h], keys[h], values[h], first, scale, u, window=window, sinks=sinks[h])
+                    for h in range(kv_heads)
+                ]
+            )
+        total[rows] = bound.transpose(1, 0, 2).reshape(len(total[rows]), -1)
+    return total
+
+
+def _cached(
+    call: OpCall, s: StepState, sequence: int, position: int, rows: slice, dtype: npt.DTypeLike
+) -> tuple[Array, Array]:
+    """Keys and values ``[heads, positions, d]`` that a sequence's rows see."""
+    cache, end = cache_of(call, s), position + rows.stop - rows.start
+    begin = first_seen(position, call.problem.integer("window"))
+    keys = decode(cache.kv, cached(cache.k, sequence, begin, end), dtype)
+    # Of a latent the values are a part.
+    return keys, decode(cache.kv, cached(cache.v, sequence, begin, end), dtype) if cache.v.size else keys
 
 
 def _mla_decompressed(
     call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str
 ) -> Array:
-    cache, tokens, p = cache_of(call, s), len(x[0]), call.problem
+    p, window = call.problem, call.problem.integer("window")
     kv_lora, scale = p.integer("kv_lora"), float(call.attrs.get("scale", 1.0))  # type: ignore[arg-type]
-    q = x[0].reshape(tokens, p.integer("heads"), -1).transpose(1, 0, 2)
-    latent = decode(cache.kv, cache.k[0, : s.position + tokens], x[0].dtype)
-    c, rotated = latent[:, :kv_lora], latent[:, kv_lora:]
-    bounds = []
-    for h, (to_k, to_v) in enumerate(zip(*expansion(call, [weight.stack() for weight in w]), strict=True)):
-        keys = np.concatenate([c @ to_k.T, rotated], axis=-1)
-        key_error = np.concatenate([product_bound(to_k, c, a), np.zeros_like(rotated)], axis=-1)
-        errors = key_error, product_bound(to_v, c, a)
-        bounds.append(_attend(q[h : h + 1], keys, c @ to_v.T, s.position, scale, _U, errors))
-    return np.asarray(np.concatenate(bounds).transpose(1, 0, 2).reshape(tokens, -1))
+    total = np.empty_like(y[0])
+    for sequence, position, rows in s.parts():
+        latent = _cached(call, s, sequence, position, rows, x[0].dtype)[0][0]
+        q = x[0][rows].reshape(rows.stop - rows.start, p.integer("heads"), -1).transpose(1, 0, 2)
+        c, rotated, first = latent[:, :kv_lora], latent[:, kv_lora:], position - first_seen(position, window)
+        bounds = []
+        for h, (to_k, to_v) in enumerate(zip(*expansion(call, [weight.stack() for weight in w]), strict=True)):
+            keys = np.concatenate([c @ to_k.T, rotated], axis=-1)
+            key_error = np.concatenate([product_bound(to_k, c, a), np.zeros_like(rotated)], axis=-1)
+            errors = key_error, product_bound(to_v, c, a)
+            bounds.append(_attend(q[h : h + 1], keys, c @ to_v.T, first, scale, _U, errors, window))
+        total[rows] = np.concatenate(bounds).transpose(1, 0, 2).reshape(q.shape[1], -1)
+    return total
 
 
 def _silu_mul(call: OpCall, w: Sequence[Tensor], x: Sequence[Array], y: Sequence[Array], s: StepState, a: str) -> Array:

@@ -97,19 +97,21 @@ def _attention(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets,
 
 
 def _mla_attention(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
-    heads, kv_lora, rope = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope"))
+    heads, kv_lora, rope, window = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope", "window"))
     cache, (q, latent), scale = _cache(call, c), _inputs(call, o), _scale(call, kv_lora + rope)
-    return p.mla_attention(isa, q, latent, _output(call, o), heads, kv_lora, rope, cache.k, scale, threads=threads)
+    return p.mla_attention(
+        isa, q, latent, _output(call, o), heads, kv_lora, rope, cache.k, scale, window, threads=threads
+    )
 
 
 def _mla_decompressed(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
-    kv_lora, rope, nope = (call.problem.integer(name) for name in ("kv_lora", "rope", "nope"))
+    kv_lora, rope, nope, window = (call.problem.integer(name) for name in ("kv_lora", "rope", "nope", "window"))
     # A list of all heads' matrices of keys, then of values, whether the file stores them apart or not.
     matrices = [matrix for item in w for matrix in item]
     to_k, to_v = matrices[: len(matrices) // 2], matrices[len(matrices) // 2 :]
     cache, (q, latent), scale = _cache(call, c), _inputs(call, o), _scale(call, nope + rope)
     return p.mla_decompressed(
-        isa, to_k, to_v, q, latent, _output(call, o), kv_lora, rope, cache.k, scale, threads=threads
+        isa, to_k, to_v, q, latent, _output(call, o), kv_lora, rope, cache.k, scale, window, threads=threads
     )
 
 

@@ -109,7 +109,11 @@ class AttentionPair(LadderItem):
 
     def supports(self, problem: Problem) -> Support:
         good = problem.op == "attention" and problem.text("kv") == "f32" and problem.integer("tokens") == 1
-        return YES if good else Support(False, f"{self.name} does attention of one token over a f32 cache only")
+        return (
+            YES
+            if good and not problem.integer("window")
+            else Support(False, f"{self.name} does attention of one token over a f32 cache only")
+        )
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> NoWeights:
         return NoWeights()
@@ -121,7 +125,8 @@ class AttentionPair(LadderItem):
         cache = state.caches[int(call.attrs.get("layer", 0))]  # type: ignore[arg-type]
         y = np.empty_like(q)
         scale = float(call.attrs.get("scale", 1 / math.sqrt(call.problem.integer("d"))))  # type: ignore[arg-type]
-        extension().ladder_attention(self._split, q, k, v, cache.k, cache.v, state.position, scale, y, pool(threads))
+        keys, values = cache.k[0], cache.v[0]
+        extension().ladder_attention(self._split, q, k, v, keys, values, state.position, scale, y, pool(threads))
         return [y.reshape(1, -1)]
 
 

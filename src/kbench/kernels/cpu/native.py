@@ -151,10 +151,11 @@ class NativeImplementation:
         caches = {layer: state.caches[layer]} if layer in state.caches else {}
         # Arrays by identity: their addresses are recorded. A kept call holds them, so that no other takes their id.
         held = tuple(id(array) for cache in caches.values() for array in (cache.k, cache.v))
-        key = (id(call), self.name, threads, len(state.tokens), held)
+        n_spans = 1 if state.spans is None else len(state.spans)
+        key = (id(call), self.name, threads, len(state.tokens), n_spans, held)
         found = prepared.calls.get(key)
         if found is None:
-            found = OneCall(self, call, prepared, caches, len(state.tokens), pool(threads))
+            found = OneCall(self, call, prepared, caches, len(state.tokens), pool(threads), n_spans)
             while len(prepared.calls) >= _KEPT_CALLS:
                 prepared.calls.pop(next(iter(prepared.calls)))
             prepared.calls[key] = found

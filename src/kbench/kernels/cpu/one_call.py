@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kbench.core import OpCall
 
 from ..cache import Cache
-from ..implementation import AnyArray, StepState
+from ..implementation import AnyArray, Spans, StepState
 from .extension import extension
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class OneCall:
         caches: Mapping[int, Cache],
         n_tokens: int,
         pool: Pool,
+        n_spans: int = 1,
     ) -> None:
         self._call, self._caches = call, caches  # held: the program knows their addresses
         self._names = [name for name in call.inputs if name != "$tokens"]
@@ -57,8 +58,8 @@ class OneCall:
         self._arena = aligned_bytes(end)
         self._n_tokens = n_tokens
         self._tokens = np.zeros(n_tokens, np.int32)
-        self._position = 0
-        self._program = extension().Program(pool, self._arena, n_tokens)
+        self._where: int | Spans = 0
+        self._program = extension().Program(pool, self._arena, n_tokens, n_spans)
         implementation.emit(self._program, call, prepared, offsets, caches)
 
     def write(self, inputs: Sequence[AnyArray], state: StepState) -> None:
@@ -68,7 +69,7 @@ class OneCall:
             ValueError: an input of another size than the call says.
         """
         self._tokens[:] = state.tokens
-        self._position = state.position
+        self._where = state.position if state.spans is None else state.spans
         if self._names:
             for name, array in zip(self._names, inputs, strict=True):
                 n = self._elements[name]
@@ -80,11 +81,11 @@ class OneCall:
 
     def step(self) -> None:
         """One run on what was written last."""
-        self._program.run(self._tokens, self._position)
+        self._program.run(self._tokens, self._where)
 
     def profile(self) -> float:
         """Seconds of one run, measured inside the parallel region."""
-        return float(sum(self._program.run(self._tokens, self._position, True)))
+        return float(sum(self._program.run(self._tokens, self._where, True)))
 
     def read(self) -> list[AnyArray]:
         """Copies of the outputs."""

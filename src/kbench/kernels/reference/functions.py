@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from kbench.core import OpCall
 
-from ..cache import Cache, append, decode
+from ..cache import Cache, append, cached, decode, first_seen
 from ..implementation import StepState
 from ..rope import rope_frequencies
 from .experts import clamp_of, gated, sigmoid, silu
@@ -84,8 +84,7 @@ def rope(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state
     heads, d = call.problem.integer("heads"), call.problem.integer("d")
     x = inputs[0].reshape(len(inputs[0]), heads, -1)
     inv_freq, factor = rope_frequencies(call.attrs, d, weights[0].vector() if weights else None)
-    positions = np.arange(state.position, state.position + len(x))
-    angles = positions[:, None, None].astype(x.dtype) * inv_freq.astype(x.dtype)
+    angles = state.positions[:, None, None].astype(x.dtype) * inv_freq.astype(x.dtype)
     scale = x.dtype.type(factor)
     first = call.attrs.get("part") == "first"
     turning = x[..., :d] if first else x[..., -d:]
@@ -126,40 +125,55 @@ def attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], 
     """Parameter ``window`` (0: none): a token at position p sees positions ``[max(0, p - window + 1), p]``. Attributes:
     ``layer`` (whose cache), ``scale`` (of scores; default ``1/sqrt(d)``). An optional weight ``[heads]`` holds sinks:
     scores, not scaled, that join each row's softmax with a value of zero (they make the denominator larger)."""
-    heads, kv_heads, d = (call.problem.integer(name) for name in ("heads", "kv_heads", "d"))
-    tokens = len(inputs[0])
-    q, k, v = (a.reshape(tokens, -1, d).transpose(1, 0, 2) for a in inputs)
-    cache = cache_of(call, state)
-    append(cache.k, cache.kv, state.position, k)
-    append(cache.v, cache.kv, state.position, v)
-    end, group = state.position + tokens, heads // kv_heads
-    scale, window = _number(call, "scale", 1 / math.sqrt(d)), call.problem.integer("window")
+    heads, kv_heads, d, window = (call.problem.integer(name) for name in ("heads", "kv_heads", "d", "window"))
+    group, scale = heads // kv_heads, _number(call, "scale", 1 / math.sqrt(d))
     sinks = weights[0].vector() if weights else None
-    y = [
-        _attend(
-            q[h * group : (h + 1) * group],
-            decode(cache.kv, cache.k[h, :end], q.dtype),
-            decode(cache.kv, cache.v[h, :end], q.dtype),
-            state.position,
-            scale,
-            window,
-            None if sinks is None else sinks[h * group : (h + 1) * group],
-        )
-        for h in range(kv_heads)
-    ]
-    return [np.concatenate(y).transpose(1, 0, 2).reshape(tokens, heads * d)]
+    y = np.empty_like(inputs[0])
+    for sequence, position, rows in state.parts():
+        q, k, v = (a[rows].reshape(rows.stop - rows.start, -1, d).transpose(1, 0, 2) for a in inputs)
+        keys, values = _kept(call, state, (k, v), sequence, position, q.dtype)
+        begin = first_seen(position, window)
+        attended = [
+            _attend(
+                q[h * group : (h + 1) * group],
+                keys[h],
+                values[h],
+                position - begin,
+                scale,
+                window,
+                None if sinks is None else sinks[h * group : (h + 1) * group],
+            )
+            for h in range(kv_heads)
+        ]
+        y[rows] = np.concatenate(attended).transpose(1, 0, 2).reshape(len(y[rows]), heads * d)
+    return [y]
+
+
+def _kept(
+    call: OpCall, state: StepState, rows: Sequence[Array], sequence: int, position: int, dtype: npt.DTypeLike
+) -> list[Array]:
+    """Appends a sequence's new ``rows`` (of k, or of k and v, ``[heads, tokens, d]``) to the cache; what is cached
+    there from the first position on that any of them sees."""
+    cache, window = cache_of(call, state), call.problem.integer("window")
+    end, found = position + rows[0].shape[1], []
+    for stored, new in zip((cache.k, cache.v), rows, strict=False):
+        append(stored, cache.kv, sequence, position, new, window)
+        found.append(decode(cache.kv, cached(stored, sequence, first_seen(position, window), end), dtype))
+    return found
 
 
 def mla_attention(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
-    heads, kv_lora, rope_d = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope"))
-    tokens = len(inputs[0])
-    q = inputs[0].reshape(tokens, heads, kv_lora + rope_d).transpose(1, 0, 2)
-    cache = cache_of(call, state)
-    append(cache.k, cache.kv, state.position, inputs[1][None])
-    latent = decode(cache.kv, cache.k[0, : state.position + tokens], q.dtype)
-    # The keys are the whole latent, the values its first part: nothing is decompressed.
-    y = _attend(q, latent, latent[:, :kv_lora], state.position, _number(call, "scale", 1 / math.sqrt(kv_lora + rope_d)))
-    return [y.transpose(1, 0, 2).reshape(tokens, heads * kv_lora)]
+    """``window`` and the attributes as for ``attention``."""
+    heads, kv_lora, rope_d, window = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope", "window"))
+    scale = _number(call, "scale", 1 / math.sqrt(kv_lora + rope_d))
+    y = np.empty((len(inputs[0]), heads * kv_lora), inputs[0].dtype)
+    for sequence, position, rows in state.parts():
+        q = inputs[0][rows].reshape(-1, heads, kv_lora + rope_d).transpose(1, 0, 2)
+        ((latent,),) = _kept(call, state, (inputs[1][rows][None],), sequence, position, q.dtype)
+        # The keys are the whole latent, the values its first part: nothing is decompressed.
+        attended = _attend(q, latent, latent[:, :kv_lora], position - first_seen(position, window), scale, window)
+        y[rows] = attended.transpose(1, 0, 2).reshape(-1, heads * kv_lora)
+    return [y]
 
 
 def expansion(call: OpCall, weights: Sequence[Array]) -> tuple[Array, Array]:
@@ -173,20 +187,28 @@ def expansion(call: OpCall, weights: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def mla_decompressed(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
-    p, tokens = call.problem, len(inputs[0])
-    heads, kv_lora, width = p.integer("heads"), p.integer("kv_lora"), p.integer("nope") + p.integer("rope")
-    q = inputs[0].reshape(tokens, heads, width).transpose(1, 0, 2)
-    cache = cache_of(call, state)
-    append(cache.k, cache.kv, state.position, inputs[1][None])
-    latent = decode(cache.kv, cache.k[0, : state.position + tokens], q.dtype)
+    """``window`` and the attributes as for ``attention``."""
+    p = call.problem
+    heads, kv_lora, width, window = (
+        p.integer("heads"),
+        p.integer("kv_lora"),
+        p.integer("nope") + p.integer("rope"),
+        p.integer("window"),
+    )
     to_k, to_v = expansion(call, [weight.stack() for weight in weights])
     scale = _number(call, "scale", 1 / math.sqrt(width))
-    c, rotated = latent[:, :kv_lora], latent[:, kv_lora:]
-    y = [
-        _attend(q[h : h + 1], np.concatenate([c @ to_k[h].T, rotated], -1), c @ to_v[h].T, state.position, scale)
-        for h in range(heads)
-    ]
-    return [np.concatenate(y).transpose(1, 0, 2).reshape(tokens, -1)]
+    y = np.empty((len(inputs[0]), heads * p.integer("v")), inputs[0].dtype)
+    for sequence, position, rows in state.parts():
+        q = inputs[0][rows].reshape(-1, heads, width).transpose(1, 0, 2)
+        ((latent,),) = _kept(call, state, (inputs[1][rows][None],), sequence, position, q.dtype)
+        c, rotated = latent[:, :kv_lora], latent[:, kv_lora:]
+        first = position - first_seen(position, window)
+        attended = [
+            _attend(q[h : h + 1], np.concatenate([c @ to_k[h].T, rotated], -1), c @ to_v[h].T, first, scale, window)
+            for h in range(heads)
+        ]
+        y[rows] = np.concatenate(attended).transpose(1, 0, 2).reshape(q.shape[1], -1)
+    return [y]
 
 
 def silu_mul(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kbench.core import UserError
-
-from ..cache import Cache, Stored, stored_shape
+from ..cache import Cache, Stored, check_room, first_seen, slots, stored_shape
 
 if TYPE_CHECKING:
     import torch
@@ -27,12 +25,13 @@ class TorchCache:
     kv: str
 
     @classmethod
-    def empty(cls, kv: str, heads: int, capacity: int, k: int, v: int, place: str) -> TorchCache:
-        """Zeros on torch device ``place``, for ``capacity`` vectors of ``k`` and ``v`` elements in each head."""
+    def empty(cls, kv: str, heads: int, capacity: int, k: int, v: int, place: str, sequences: int = 1) -> TorchCache:
+        """Zeros on torch device ``place``: ``capacity`` vectors of ``k`` and ``v`` elements a sequence and head."""
         import torch
 
         dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "q8_0": torch.uint8}[kv]
-        made = [torch.zeros(stored_shape(kv, heads, capacity, d), dtype=dtype, device=place) for d in (k, v)]
+        shapes = [(sequences, *stored_shape(kv, heads, capacity, d)) for d in (k, v)]
+        made = [torch.zeros(shape, dtype=dtype, device=place) for shape in shapes]
         return cls(made[0], made[1], kv)
 
     @classmethod
@@ -54,17 +53,20 @@ def stored_tensor(stored: Stored) -> torch.Tensor:
     return torch.from_numpy(stored)
 
 
-def append(stored: torch.Tensor, kv: str, position: int, rows: torch.Tensor) -> torch.Tensor:
-    """Writes ``rows [heads, tokens, width]`` behind ``position`` tokens; the filled part of the cache in float32.
+def append(
+    stored: torch.Tensor, kv: str, sequence: int, position: int, rows: torch.Tensor, window: int = 0
+) -> torch.Tensor:
+    """Writes ``rows [heads, tokens, width]`` of a sequence behind ``position`` tokens of it; what is cached from the
+    first position on that any of them sees, in float32.
 
     Raises:
         UserError: they do not fit.
     """
-    end = position + rows.shape[1]
-    if end > stored.shape[1]:
-        raise UserError(f"{end} tokens in a cache of {stored.shape[1]}", where="attention", todo="ask for more context")
-    stored[:, position:end] = _encode(rows) if kv == "q8_0" else rows.to(stored.dtype)
-    filled = stored[:, :end]
+    tokens, capacity = rows.shape[1], stored.shape[2]
+    check_room(capacity, position, tokens, window)
+    one = stored[sequence]
+    one[:, slots(position, position + tokens, capacity)] = _encode(rows) if kv == "q8_0" else rows.to(stored.dtype)
+    filled = one[:, slots(first_seen(position, window), position + tokens, capacity)]
     return _decode(filled) if kv == "q8_0" else filled.float()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from kbench.core import Block, OpCall, Problem
 
 from ..block_parameters import BlockParameter
-from ..cache import append, decode, refusal
+from ..cache import append, cached, decode, first_seen, refusal
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import Tensor, cache_of, clamp_of, dequantize, expansion, route, router_biases
 from ..rope import rope_frequencies
@@ -173,7 +173,7 @@ class TorchImplementation:
         heads, d = call.problem.integer("heads"), call.problem.integer("d")
         inv_freq, factor = rope_frequencies(call.attrs, d, w[0].cpu().numpy() if w else None)
         device = x[0].device
-        positions = torch.arange(state.position, state.position + len(x[0]), dtype=torch.float32, device=device)
+        positions = torch.from_numpy(state.positions).to(device, torch.float32)
         angles = torch.outer(positions, torch.from_numpy(inv_freq).to(device))[:, None]
         cos, sin = angles.cos() * factor, angles.sin() * factor
         vectors = x[0].reshape(len(x[0]), heads, -1)
@@ -209,8 +209,6 @@ class TorchImplementation:
             scores = torch.cat([scores, sinks.reshape(-1, 1, 1).expand(-1, q.shape[1], -1)], dim=-1)
             weights = scores.softmax(dim=-1)[..., :-1]
             return (weights.reshape(*groups.shape[:2], -1) @ v).reshape(*q.shape[:2], -1)
-        if window and q.shape[1] == 1:
-            k, v = k[:, -window:], v[:, -window:]
         mask = None
         if q.shape[1] > 1:
             mask = ~_hidden(q.shape[1], k.shape[1], position, q.device, window)
@@ -220,49 +218,67 @@ class TorchImplementation:
     def _attention(
         self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
     ) -> list[Any]:
-        heads, kv_heads, d = (call.problem.integer(name) for name in ("heads", "kv_heads", "d"))
-        tokens = len(x[0])
-        q, k, v = (t.reshape(tokens, -1, d).transpose(0, 1) for t in x)
-        cache = cache_of(call, state)
-        keys, values = (_append(a, cache.kv, state.position, rows) for a, rows in ((cache.k, k), (cache.v, v)))
-        scale = float(call.attrs.get("scale", 1 / math.sqrt(d)))  # type: ignore[arg-type]
-        window, sinks = call.problem.integer("window"), w[0] if w else None
-        y = self._attend(q, keys, values, state.position, scale, window, sinks, enable_gqa=heads != kv_heads)
-        return [y.transpose(0, 1).reshape(tokens, heads * d)]
+        import torch
+
+        heads, kv_heads, d, window = (call.problem.integer(name) for name in ("heads", "kv_heads", "d", "window"))
+        sinks, scale = w[0] if w else None, float(call.attrs.get("scale", 1 / math.sqrt(d)))  # type: ignore[arg-type]
+        y = torch.empty_like(x[0])
+        for sequence, position, rows in state.parts():
+            q, k, v = (t[rows].reshape(rows.stop - rows.start, -1, d).transpose(0, 1) for t in x)
+            keys, values = self._kept(call, state, (k, v), sequence, position)
+            first = position - first_seen(position, window)
+            part = self._attend(q, keys, values, first, scale, window, sinks, enable_gqa=heads != kv_heads)
+            y[rows] = part.transpose(0, 1).reshape(-1, heads * d)
+        return [y]
+
+    def _kept(
+        self, call: OpCall, state: StepState, rows: Sequence[torch.Tensor], sequence: int, position: int
+    ) -> list[torch.Tensor]:
+        """``reference``'s: appended, and what is cached of them."""
+        cache, window = cache_of(call, state), call.problem.integer("window")
+        pairs = zip((cache.k, cache.v), rows, strict=False)
+        return [_append(stored, cache.kv, sequence, position, new, window) for stored, new in pairs]
 
     def _mla_attention(
         self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
     ) -> list[Any]:
-        heads, kv_lora, rope_d = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope"))
-        tokens = len(x[0])
-        q = x[0].reshape(tokens, heads, kv_lora + rope_d).transpose(0, 1)
-        cache = cache_of(call, state)
-        latent = _append(cache.k, cache.kv, state.position, x[1][None])
+        import torch
+
+        heads, kv_lora, rope_d, window = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope", "window"))
         scale = float(call.attrs.get("scale", 1 / math.sqrt(kv_lora + rope_d)))  # type: ignore[arg-type]
-        # All heads share one latent: as extra rows of one head's matrix product rather than `heads` copies of it.
-        scores = (q.reshape(-1, q.shape[-1]) @ latent[0].T).reshape(heads, tokens, -1) * scale
-        if tokens > 1:
-            scores.masked_fill_(_hidden(tokens, scores.shape[-1], state.position, scores.device), -math.inf)
-        y = scores.softmax(dim=-1).reshape(heads * tokens, -1) @ latent[0, :, :kv_lora]
-        return [y.reshape(heads, tokens, kv_lora).transpose(0, 1).reshape(tokens, heads * kv_lora)]
+        result = torch.empty(len(x[0]), heads * kv_lora, device=x[0].device)
+        for sequence, position, rows in state.parts():
+            tokens = rows.stop - rows.start
+            q = x[0][rows].reshape(tokens, heads, kv_lora + rope_d).transpose(0, 1)
+            (latent,) = self._kept(call, state, (x[1][rows][None],), sequence, position)
+            # All heads share one latent: as extra rows of one head's matrix product rather than `heads` copies of it.
+            scores = (q.reshape(-1, q.shape[-1]) @ latent[0].T).reshape(heads, tokens, -1) * scale
+            if tokens > 1:
+                first = position - first_seen(position, window)
+                scores.masked_fill_(_hidden(tokens, scores.shape[-1], first, scores.device, window), -math.inf)
+            y = scores.softmax(dim=-1).reshape(heads * tokens, -1) @ latent[0, :, :kv_lora]
+            result[rows] = y.reshape(heads, tokens, kv_lora).transpose(0, 1).reshape(tokens, heads * kv_lora)
+        return [result]
 
     def _mla_decompressed(
         self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
     ) -> list[Any]:
         import torch
 
-        p, tokens = call.problem, len(x[0])
+        p, window = call.problem, call.problem.integer("window")
         heads, kv_lora, width = p.integer("heads"), p.integer("kv_lora"), p.integer("nope") + p.integer("rope")
-        q = x[0].reshape(tokens, heads, width).transpose(0, 1)
-        cache = cache_of(call, state)
-        latent = _append(cache.k, cache.kv, state.position, x[1][None])[0]
-        to_k, to_v = expansion(call, w)  # type: ignore[arg-type]
-        c, rotated = latent[:, :kv_lora].to(w[0].dtype), latent[None, :, kv_lora:].expand(heads, -1, -1)
-        keys = torch.cat([torch.matmul(c, to_k.transpose(1, 2)).float(), rotated], dim=-1)
-        values = torch.matmul(c, to_v.transpose(1, 2)).float()
         scale = float(call.attrs.get("scale", width**-0.5))
-        y = self._attend(q, keys, values, state.position, scale)
-        return [y.transpose(0, 1).reshape(tokens, -1)]
+        to_k, to_v = expansion(call, w)  # type: ignore[arg-type]
+        result = torch.empty(len(x[0]), heads * p.integer("v"), device=x[0].device)
+        for sequence, position, rows in state.parts():
+            q = x[0][rows].reshape(-1, heads, width).transpose(0, 1)
+            ((latent,),) = self._kept(call, state, (x[1][rows][None],), sequence, position)
+            c, rotated = latent[:, :kv_lora].to(w[0].dtype), latent[None, :, kv_lora:].expand(heads, -1, -1)
+            keys = torch.cat([torch.matmul(c, to_k.transpose(1, 2)).float(), rotated], dim=-1)
+            values = torch.matmul(c, to_v.transpose(1, 2)).float()
+            y = self._attend(q, keys, values, position - first_seen(position, window), scale, window)
+            result[rows] = y.transpose(0, 1).reshape(q.shape[1], -1)
+        return [result]
 
     def _silu_mul(self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         import torch
@@ -340,14 +356,16 @@ def _hidden(tokens: int, cached: int, position: int, device: torch.device, windo
     return hidden | (keys <= queries - window) if window else hidden
 
 
-def _append(stored: AnyArray | torch.Tensor, kv: str, position: int, rows: torch.Tensor) -> torch.Tensor:
-    """Writes ``rows [heads, tokens, width]`` into the cache; the filled part of it in float32."""
+def _append(
+    stored: AnyArray | torch.Tensor, kv: str, sequence: int, position: int, rows: torch.Tensor, window: int
+) -> torch.Tensor:
+    """Writes ``rows [heads, tokens, width]`` into the cache; what is cached that any of them sees, in float32."""
     import torch
 
     if isinstance(stored, torch.Tensor):
-        return append_on_device(stored, kv, position, rows)
-    append(stored, kv, position, rows.numpy())
-    filled = stored[:, : position + rows.shape[1]]
+        return append_on_device(stored, kv, sequence, position, rows, window)
+    append(stored, kv, sequence, position, rows.numpy(), window)
+    filled = cached(stored, sequence, first_seen(position, window), position + rows.shape[1])
     if kv == "bf16":
         return torch.from_numpy(filled.view(np.int16)).view(torch.bfloat16).float()
     return torch.from_numpy(decode(kv, filled) if kv == "q8_0" else filled).float()

@@ -62,25 +62,27 @@ CacheType cache_type(const AnyArray& cache, const char* name) {
                               "uint8 (q8_0)");
 }
 
-// heads x capacity x a row of d elements, which for q8_0 counts bytes.
+// (sequences x) heads x capacity x a row of d elements, which for q8_0 counts bytes.
 void check_shape(const AnyArray& cache, const char* name, int64_t heads, int64_t d) {
-  check_layout(cache, 3, name);
+  check_layout(cache, cache.ndim() == 4 ? 4 : 3, name);
+  const size_t first = cache.ndim() - 3;
   const CacheType type = cache_type(cache, name);
   if (!cache_takes(type, d)) return;  // the program says so
   if (type == CacheType::q8_0) d = cache_row_bytes(type, d);
-  if (static_cast<int64_t>(cache.shape(0)) == heads && static_cast<int64_t>(cache.shape(2)) == d) return;
-  throw std::invalid_argument(std::string(name) + " is [" + std::to_string(cache.shape(0)) + ", " +
-                              std::to_string(cache.shape(1)) + ", " + std::to_string(cache.shape(2)) +
+  if (static_cast<int64_t>(cache.shape(first)) == heads && static_cast<int64_t>(cache.shape(first + 2)) == d) return;
+  throw std::invalid_argument(std::string(name) + " is [" + std::to_string(cache.shape(first)) + ", " +
+                              std::to_string(cache.shape(first + 1)) + ", " + std::to_string(cache.shape(first + 2)) +
                               "]; accepted: [" + std::to_string(heads) + ", capacity, " + std::to_string(d) + "]");
 }
 
 class BoundProgram {
  public:
   // The pool is kept alive by nb::keep_alive.
-  BoundProgram(ThreadPool& pool, AnyArray arena, int64_t max_tokens)
+  BoundProgram(ThreadPool& pool, AnyArray arena, int64_t max_tokens, int64_t max_sequences)
       : pool_(pool),
         arena_(checked(arena)),
-        program_(pool, static_cast<uint8_t*>(arena.data()), static_cast<int64_t>(arena.size()), max_tokens) {}
+        program_(pool, static_cast<uint8_t*>(arena.data()), static_cast<int64_t>(arena.size()), max_tokens,
+                 max_sequences) {}
 
   Program& program() { return program_; }
   int threads() const { return pool_.threads(); }
@@ -101,12 +103,14 @@ class BoundProgram {
     check_shape(k, "k_cache", heads, d);
     view.k = k.data();
     view.type = cache_type(k, "k_cache");
-    view.capacity = static_cast<int64_t>(k.shape(1));
+    view.sequences = k.ndim() == 4 ? static_cast<int64_t>(k.shape(0)) : 1;
+    view.capacity = static_cast<int64_t>(k.shape(k.ndim() - 2));
     caches_.push_back(k);
     if (v != nullptr) {
       check_shape(*v, "v_cache", heads, d);
-      if (v->shape(1) != k.shape(1) || cache_type(*v, "v_cache") != view.type) {
-        throw std::invalid_argument("k_cache and v_cache differ in capacity or type");
+      if (v->ndim() != k.ndim() || v->shape(0) != k.shape(0) || v->shape(v->ndim() - 2) != k.shape(k.ndim() - 2) ||
+          cache_type(*v, "v_cache") != view.type) {
+        throw std::invalid_argument("k_cache and v_cache differ in sequences, capacity or type");
       }
       view.v = v->data();
       caches_.push_back(*v);
@@ -120,19 +124,33 @@ class BoundProgram {
     program_.set_parameters(block);
   }
 
-  nb::object run(const AnyReadable& tokens, int64_t position, bool profile) {
+  nb::object run(const AnyReadable& tokens, const std::variant<int64_t, AnyReadable>& where, bool profile) {
     check_type<int32_t>(tokens, "tokens", "int32");
     check_layout(tokens, 1, "tokens");
+    const std::vector<Span> spans = this->spans(where, static_cast<int64_t>(tokens.size()));
     std::vector<double> seconds;
     {
       nb::gil_scoped_release release;
-      program_.run({static_cast<const int32_t*>(tokens.data()), static_cast<int64_t>(tokens.size()), position},
+      program_.run({static_cast<const int32_t*>(tokens.data()), static_cast<int64_t>(tokens.size()), spans.data(),
+                    static_cast<int64_t>(spans.size())},
                    profile ? &seconds : nullptr);
     }
     return profile ? nb::cast(seconds) : nb::none();
   }
 
  private:
+  static std::vector<Span> spans(const std::variant<int64_t, AnyReadable>& where, int64_t n_tokens) {
+    if (const int64_t* position = std::get_if<int64_t>(&where)) return {{0, *position, n_tokens}};
+    const AnyReadable& array = std::get<AnyReadable>(where);
+    check_type<int64_t>(array, "position", "int64, or a number");
+    check_layout(array, 2, "position");
+    if (array.shape(1) != 3) throw std::invalid_argument("position has rows of " + std::to_string(array.shape(1)) +
+                                                         "; accepted: 3 (sequence, position, tokens)");
+    std::vector<Span> out;
+    const auto* row = static_cast<const int64_t*>(array.data());
+    for (size_t i = 0; i < array.shape(0); ++i, row += 3) out.push_back({row[0], row[1], row[2]});
+    return out;
+  }
   static const AnyArray& checked(const AnyArray& arena) {
     check_type<uint8_t>(arena, "arena", "uint8");
     check_layout(arena, 1, "arena");
@@ -172,8 +190,9 @@ void bind_program(nb::module_& m) {
                 "A run of operations, recorded once and replayed in one parallel region.\n\n"
                 "Values are row-major [rows, width] of float32 (int32 for expert ids) at byte offsets into `arena`.\n"
                 "Each operation appends a step and returns its index; all raise ValueError for what does not fit.")
-      .def(nb::init<ThreadPool&, AnyArray, int64_t>(), nb::keep_alive<1, 2>(), "pool"_a, "arena"_a, "max_tokens"_a,
-           "arena: uint8[:], writable, 64-byte aligned.")
+      .def(nb::init<ThreadPool&, AnyArray, int64_t, int64_t>(), nb::keep_alive<1, 2>(), "pool"_a, "arena"_a,
+           "max_tokens"_a, "max_sequences"_a = 1,
+           "arena: uint8[:], writable, 64-byte aligned. max_sequences: that one run has tokens of, at the most.")
       .def_prop_ro("n_steps", [](P& p) { return p.program().n_steps(); })
       .def_prop_ro(
           "n_barriers", [](P& p) { return p.program().n_barriers(); }, "Barriers in one run.")
@@ -234,26 +253,30 @@ void bind_program(nb::module_& m) {
           },
           "isa"_a, "q"_a, "k"_a, "v"_a, "y"_a, "heads"_a, "kv_heads"_a, "d"_a, "k_cache"_a, "v_cache"_a, "scale"_a,
           "window"_a = 0, "sinks"_a.none() = nb::none(), "threads"_a = 0,
-          "Appends k and v to the caches [kv_heads, capacity, d], then attends causally. Caches are float32, float16,\n"
-          "uint16 (bf16 bits) or, [kv_heads, capacity, d / 32 * 34], uint8 (q8_0 blocks).\n"
+          "Appends k and v to the caches [sequences, kv_heads, capacity, d] (or of one sequence without the first), then\n"
+          "attends causally. Caches are float32, float16, uint16 (bf16 bits) or, with rows of d / 32 * 34, uint8 (q8_0\n"
+          "blocks). Position p is in slot p % capacity.\n"
           "window: a row at position p sees positions [max(0, p - window + 1), p]; 0: all from 0 on.\n"
           "sinks: one score a head (float32[heads]) that joins the softmax of each of its rows, with a value of 0.")
       .def(
           "mla_attention",
           [](P& p, const std::string& i, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora,
-             int64_t rope, const AnyArray& cache, float scale, int threads) {
+             int64_t rope, const AnyArray& cache, float scale, int64_t window, int threads) {
             return p.program().mla_attention(isa(i), q, latent, y, heads, kv_lora, rope,
-                                             p.cache(cache, nullptr, 1, kv_lora + rope), scale, threads);
+                                             p.cache(cache, nullptr, 1, kv_lora + rope), scale, window, threads);
           },
-          "isa"_a, "q"_a, "latent"_a, "y"_a, "heads"_a, "kv_lora"_a, "rope"_a, "cache"_a, "scale"_a, "threads"_a = 0)
+          "isa"_a, "q"_a, "latent"_a, "y"_a, "heads"_a, "kv_lora"_a, "rope"_a, "cache"_a, "scale"_a, "window"_a = 0,
+          "threads"_a = 0)
       .def(
           "mla_decompressed",
           [](P& p, const std::string& i, const nb::list& k, const nb::list& v, int64_t q, int64_t latent, int64_t y,
-             int64_t kv_lora, int64_t rope, const AnyArray& cache, float scale, int threads) {
+             int64_t kv_lora, int64_t rope, const AnyArray& cache, float scale, int64_t window, int threads) {
             return p.program().mla_decompressed(isa(i), {p.matrices(k), p.matrices(v)}, q, latent, y, kv_lora, rope,
-                                                p.cache(cache, nullptr, 1, kv_lora + rope), scale, threads);
+                                                p.cache(cache, nullptr, 1, kv_lora + rope), scale, window,
+                                                threads);
           },
-          "isa"_a, "k"_a, "v"_a, "q"_a, "latent"_a, "y"_a, "kv_lora"_a, "rope"_a, "cache"_a, "scale"_a, "threads"_a = 0,
+          "isa"_a, "k"_a, "v"_a, "q"_a, "latent"_a, "y"_a, "kv_lora"_a, "rope"_a, "cache"_a, "scale"_a, "window"_a = 0,
+          "threads"_a = 0,
           "As mla_attention for queries [heads * (nope + rope)] and outputs [heads * v]: k and v hold one matrix per head,\n"
           "[nope, kv_lora] and [v, kv_lora], that multiply latents out to keys and values.")
       .def(
@@ -317,7 +340,8 @@ void bind_program(nb::module_& m) {
           "Biases are [experts, rows of the matrix]. Experts compute down(silu(gate) * up), or, clamped,\n"
           "down(g * sigmoid(alpha * g) * (u + 1)) with g = gate, at most limit, and u = up, within +-limit.")
       .def("run", &P::run, "tokens"_a, "position"_a, "profile"_a = false,
-           "Replays all steps for `tokens` (int32[:]), the first of which has `position` tokens before it.\n"
+           "Replays all steps for `tokens` (int32[:]), the first of which has `position` tokens before it: a number,\n"
+           "for sequence 0, or int64[:, 3] with (sequence, position, tokens) of each sequence, in the tokens' order.\n"
            "profile=True returns the seconds of each step, measured between barriers around it. Raises ValueError,\n"
            "before anything is touched, when the tokens do not fit.");
 }

@@ -11,6 +11,8 @@ namespace {
 // Elements (floats computed, copied or quantised) that cost a thread about as much as a barrier: a barrier takes 0.3
 // microseconds with 2 threads and 2 to 3 with 64; the cheap operations move 2 to 4 elements a nanosecond.
 constexpr int64_t kSmallElements = 8192;
+// Of a sequence: no counter that is derived from a position comes near its end.
+constexpr int64_t kMostPositions = int64_t{1} << 40;
 
 std::string named(const char* name, int64_t offset) {
   return std::string(name) + " at offset " + std::to_string(offset);
@@ -18,17 +20,21 @@ std::string named(const char* name, int64_t offset) {
 
 }  // namespace
 
-Program::Program(ThreadPool& pool, uint8_t* arena, int64_t arena_bytes, int64_t max_tokens)
+Program::Program(ThreadPool& pool, uint8_t* arena, int64_t arena_bytes, int64_t max_tokens, int64_t max_spans)
     : pool_(pool),
       arena_(arena),
       arena_bytes_(arena_bytes),
       max_tokens_(max_tokens),
+      max_spans_(max_spans),
       n_threads_(pool.threads()),
       barrier_(pool.threads()) {
   if (reinterpret_cast<uintptr_t>(arena) % 64 != 0) throw std::invalid_argument("the arena is not 64-byte aligned");
   // A token more than this would not fit any arena either; it bounds the scratch that a wrong argument can ask for.
   if (max_tokens < 1 || max_tokens > (int64_t{1} << 20)) {
     throw std::invalid_argument("max_tokens is " + std::to_string(max_tokens) + "; accepted: 1 to 1048576");
+  }
+  if (max_spans < 1 || max_spans > max_tokens) {
+    throw std::invalid_argument("max_sequences is " + std::to_string(max_spans) + "; accepted: 1 to max_tokens");
   }
 }
 
@@ -185,14 +191,43 @@ std::vector<int> Program::step_threads() const {
   return threads;
 }
 
+void Program::check_spans(const RunState& state, std::vector<Span>* spans) const {
+  if (state.n_spans < 1 || state.n_spans > max_spans_) {
+    throw std::invalid_argument(std::to_string(state.n_spans) + " sequences; this program takes 1 to " +
+                                std::to_string(max_spans_));
+  }
+  spans->assign(state.spans, state.spans + state.n_spans);
+  int64_t rows = 0;
+  bool fit = true;
+  for (Span& span : *spans) {
+    if (span.position < 0 || span.position > kMostPositions) {
+      throw std::invalid_argument("position is " + std::to_string(span.position) + "; accepted: 0 to " +
+                                  std::to_string(kMostPositions));
+    }
+    fit = fit && span.sequence >= 0 && span.n >= 1 && span.n <= state.n_tokens - rows;
+    if (!fit) break;
+    for (const Span* other = spans->data(); other != &span; ++other) {
+      if (other->sequence == span.sequence) {
+        throw std::invalid_argument("sequence " + std::to_string(span.sequence) + " twice in one run");
+      }
+    }
+    span.row = rows;
+    rows += span.n;
+  }
+  if (!fit || rows != state.n_tokens) {
+    throw std::invalid_argument("the sequences' tokens are not the run's " + std::to_string(state.n_tokens));
+  }
+}
+
 void Program::run(const RunState& given, std::vector<double>* seconds) {
   RunState state = given;
   if (state.n_tokens < 1 || state.n_tokens > max_tokens_) {
     throw std::invalid_argument(std::to_string(state.n_tokens) + " tokens; this program takes 1 to " +
                                 std::to_string(max_tokens_));
   }
-  if (state.position < 0)
-    throw std::invalid_argument("position is " + std::to_string(state.position) + "; accepted: 0 or more");
+  std::vector<Span> spans;
+  check_spans(given, &spans);
+  state.spans = spans.data();
   for (const auto& check : checks_) check(state);
   // Before the lock: a thread that does not exist in a forked child may hold it for ever.
   pool_.check_process();

@@ -36,12 +36,21 @@
 
 namespace kbench {
 
+// Tokens of one sequence that follow each other: rows [row, row + n) of a run, at positions [position, position + n).
+struct Span {
+  int64_t sequence = 0;
+  int64_t position = 0;
+  int64_t n = 0;
+  int64_t row = 0;  // filled in by the program
+};
+
 // What changes from run to run.
 struct RunState {
   const int32_t* tokens = nullptr;
   int64_t n_tokens = 0;
-  int64_t position = 0;  // of the first token
-  uint32_t run = 0;      // filled in by the program: which of its runs this is
+  const Span* spans = nullptr;  // all rows in order, each sequence once
+  int64_t n_spans = 0;
+  uint32_t run = 0;  // filled in by the program: which of its runs this is
 };
 
 using StageFn = std::function<void(const Lane&, const RunState&)>;
@@ -60,13 +69,18 @@ struct Operand {
   }
 };
 
-// One layer's cache. `v` lies inside `k` for latent attention.
+// One layer's cache: [sequences][heads][capacity] rows. `v` lies inside `k` for latent attention. Position p is in slot
+// p % capacity: attention with a window goes on when the slots are used up, and overwrites what no row sees any more.
 struct CacheView {
   void* k = nullptr;
   void* v = nullptr;
   CacheType type = CacheType::f32;
   int64_t capacity = 0;
+  int64_t sequences = 1;
 };
+
+// The first position that a token at position p sees through a window (0: none).
+inline int64_t first_seen(int64_t p, int64_t window) { return window == 0 || p < window ? 0 : p - window + 1; }
 
 // Throws std::invalid_argument for a cache without room, or of a type that cannot store vectors of these widths.
 void check_cache(const CacheView& cache, std::initializer_list<int64_t> widths, const char* op);
@@ -107,7 +121,8 @@ class Program {
  public:
   // arena: 64-byte aligned. Throws std::invalid_argument, as every recording method does, for arguments that do not
   // fit (offsets outside the arena, widths that disagree).
-  Program(ThreadPool& pool, uint8_t* arena, int64_t arena_bytes, int64_t max_tokens);
+  // max_spans: sequences that one run has tokens of, at the most.
+  Program(ThreadPool& pool, uint8_t* arena, int64_t arena_bytes, int64_t max_tokens, int64_t max_spans = 1);
 
   // Each records a step and returns its index. x, y, ...: byte offsets of values. threads: 0 = the whole pool.
   // Throws std::runtime_error while another thread runs the program.
@@ -124,10 +139,10 @@ class Program {
   int attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int64_t heads, int64_t kv_heads, int64_t d,
                 const CacheView& cache, float scale, int64_t window, const std::vector<float>& sinks, int threads);
   int mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
-                    const CacheView& cache, float scale, int threads);
+                    const CacheView& cache, float scale, int64_t window, int threads);
   // The same function of the head's own queries: q [tokens, heads * (nope + rope)] -> y [tokens, heads * v].
   int mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent, int64_t y, int64_t kv_lora, int64_t rope,
-                       const CacheView& cache, float scale, int threads);
+                       const CacheView& cache, float scale, int64_t window, int threads);
   int silu_mul(Isa isa, int64_t gate, int64_t up, int64_t y, int64_t n, int threads);
   int add(Isa isa, int64_t a, int64_t b, int64_t y, int64_t d, int threads);
   // y = a + sigmoid(h . weight) * b, row by row of d.
@@ -141,7 +156,7 @@ class Program {
                   int64_t x, int64_t ids, int64_t weights, int64_t y, int64_t top_k, ExpertOptions options, int threads);
 
   // Replays all steps. Throws std::invalid_argument before anything is touched when the tokens do not fit (too many,
-  // an id outside the vocabulary, a cache that would overflow). seconds: filled with the time of each step, measured
+  // an id outside the vocabulary, spans that are not the tokens, a cache that would overflow). seconds: filled with the time of each step, measured
   // on thread 0 between barriers around it. Throws std::runtime_error in a process forked after the pool was made.
   void run(const RunState& given, std::vector<double>* seconds = nullptr);
 
@@ -227,13 +242,16 @@ class Program {
                   bool one_row, int threads);
   const RopeTable& rope_table(std::vector<float> inv_freq, float attn_factor, bool own, int threads);
   // Runs throw where the cache has no room for their tokens.
-  void check_room(int64_t capacity);
+  void check_room(const CacheView& cache, int64_t window);
+  // Throws unless the spans are the run's tokens, one after the other; fills in their rows.
+  void check_spans(const RunState& state, std::vector<Span>* spans) const;
   void add_attention(const AttentionShape& shape, Isa isa, const Operand& q, int64_t y, int threads);
 
   ThreadPool& pool_;
   uint8_t* arena_;
   int64_t arena_bytes_;
   int64_t max_tokens_;
+  int64_t max_spans_;
   int n_threads_;
   int n_steps_ = 0;
   BlockValues block_;

@@ -26,16 +26,35 @@ struct Program::AttentionShape {
 
   const float* sink(int64_t head) const { return sinks == nullptr ? nullptr : sinks + head; }
   AttentionUnits units(const RunState& s) const { return {group, kv_heads, window, s}; }
+
+  // The block's positions [begin, end) of a sequence's cache, in the one or two stretches that their slots are.
+  void attend(const OpTable& table, int64_t sequence, int64_t head, int64_t begin, int64_t end, AttentionBlock b) const {
+    b.k_stride = row_bytes(d_k);
+    b.v_stride = latent ? b.k_stride : row_bytes(d_v);
+    b.type = cache.type;
+    while (begin < end) {
+      b.begin = begin;
+      b.end = std::min(end, (begin / cache.capacity + 1) * cache.capacity);
+      // As if positions lay there from 0 on, which those of the stretch do.
+      b.k = row(cache.k, sequence, head, begin, d_k) - begin * b.k_stride;
+      b.v = latent ? b.k : row(cache.v, sequence, head, begin, d_v) - begin * b.v_stride;
+      table.attention(b);
+      b.resume = true;
+      begin = b.end;
+    }
+  }
   int64_t row_bytes(int64_t d) const { return cache_row_bytes(cache.type, d); }
-  int64_t cache_bytes(int64_t d) const { return kv_heads * cache.capacity * row_bytes(d); }
-  uint8_t* row(void* base, int64_t head, int64_t position, int64_t d) const {
-    return static_cast<uint8_t*>(base) + (head * cache.capacity + position) * row_bytes(d);
+  int64_t cache_bytes(int64_t d) const { return cache.sequences * kv_heads * cache.capacity * row_bytes(d); }
+  uint8_t* row(void* base, int64_t sequence, int64_t head, int64_t position, int64_t d) const {
+    const int64_t slot = position % cache.capacity;
+    return static_cast<uint8_t*>(base) + ((sequence * kv_heads + head) * cache.capacity + slot) * row_bytes(d);
   }
 
-  void append(const OpTable& table, int thread, int64_t head, int64_t token, int64_t position) const {
+  void append(const OpTable& table, int thread, const Span& span, int64_t head, int64_t position) const {
+    const int64_t token = span.row + position - span.position;
     const auto store = [&](const Operand& from, void* base, int64_t d) {
       table.to_cache[static_cast<int>(cache.type)](from.at(thread) + (token * kv_heads + head) * d, d,
-                                                   row(base, head, position, d));
+                                                   row(base, span.sequence, head, position, d));
     };
     store(k, cache.k, d_k);
     if (!latent) store(v, cache.v, d_v);
@@ -64,27 +83,35 @@ void check_window(int64_t window, const char* op) {
                               "; accepted: positive, or 0 for none");
 }
 
-void Program::check_room(int64_t capacity) {
-  checks_.push_back([capacity](const RunState& s) {
-    if (s.position > capacity || s.n_tokens > capacity - s.position) {
-      throw std::invalid_argument("the cache is full: " + std::to_string(s.n_tokens) + " tokens at position " +
-                                  std::to_string(s.position) + ", capacity " + std::to_string(capacity));
+void Program::check_room(const CacheView& cache, int64_t window) {
+  checks_.push_back([sequences = cache.sequences, capacity = cache.capacity, window](const RunState& s) {
+    for (int64_t i = 0; i < s.n_spans; ++i) {
+      const Span& span = s.spans[i];
+      if (span.sequence >= sequences) {
+        throw std::invalid_argument("sequence " + std::to_string(span.sequence) + "; the cache has " +
+                                    std::to_string(sequences));
+      }
+      // Around the ring, the last of the tokens must not overwrite what the first one sees.
+      const bool around = window > 0 && window <= capacity && span.n - 1 <= capacity - window;
+      if (around || (span.position <= capacity && span.n <= capacity - span.position)) continue;
+      throw std::invalid_argument("the cache is full: " + std::to_string(span.n) + " tokens at position " +
+                                  std::to_string(span.position) + ", capacity " + std::to_string(capacity));
     }
   });
 }
 
 void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand& q, int64_t y, int threads) {
   const OpTable& table = op_table(isa);
-  const int64_t max_blocks = blocks_of(shape.group * max_tokens_), d_v = shape.d_v;
+  const int64_t max_blocks = blocks_of(shape.group * max_tokens_) + max_spans_ - 1, d_v = shape.d_v;
   const int64_t heads = shape.kv_heads * shape.group, width = heads * d_v;
   const int64_t rows_max = std::min(kAttentionRows, shape.group * max_tokens_);
   const int64_t parts_max = threads + shape.kv_heads * max_blocks;
   // Few rows: every thread merges all parts for itself, which saves a barrier, and blocks may all go through parts.
   const bool few = small(parts_max * rows_max * d_v);
   // A block that is alone in its KV head is where the new positions are met, by one thread: it appends them.
-  const bool append_inline = max_blocks == 1;
+  const bool append_inline = blocks_of(shape.group * max_tokens_) == 1;
 
-  check_room(shape.cache.capacity);
+  check_room(shape.cache, shape.window);
   std::vector<Access> cache_read{{shape.cache.k, shape.cache_bytes(shape.d_k), false, {}}};
   if (!shape.latent) cache_read.push_back({shape.cache.v, shape.cache_bytes(d_v), false, {}});
   std::vector<Access> cache_write = cache_read;
@@ -98,9 +125,12 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
     add_stage(
         [&table, shape](const Lane& lane, const RunState& s) {
           const Range rows = share(s.n_tokens * shape.kv_heads, lane.thread, lane.n_threads);
-          for (int64_t r = rows.begin; r < rows.end; ++r) {
-            const int64_t token = r / shape.kv_heads;
-            shape.append(table, lane.thread, r % shape.kv_heads, token, s.position + token);
+          for (int64_t i = 0; i < s.n_spans; ++i) {
+            const Span& span = s.spans[i];
+            const int64_t r0 = span.row * shape.kv_heads, r1 = r0 + span.n * shape.kv_heads;
+            for (int64_t r = std::max(r0, rows.begin); r < std::min(r1, rows.end); ++r) {
+              shape.append(table, lane.thread, span, r % shape.kv_heads, span.position + (r - r0) / shape.kv_heads);
+            }
           }
         },
         accesses, threads);
@@ -117,10 +147,10 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   const Operand out_shared = place(y, max_tokens_, width, "y");
   const Access parts_written{parts, n_parts * part_floats * 4, true, {}};
 
-  const auto write_rows = [&table, shape, d_v, width](const AttentionUnits& units, int64_t head, int64_t block,
-                                                      const Part& part, float* y_base) {
-    for (int64_t r = units.row_begin(block); r < units.row_end(block); ++r) {
-      const int64_t i = r - units.row_begin(block), token = r / shape.group, h = head * shape.group + r % shape.group;
+  const auto write_rows = [&table, shape, d_v, width](const PlacedBlock& block, const Part& part, float* y_base) {
+    for (int64_t r = block.row0; r < block.row1; ++r) {
+      const int64_t i = r - block.row0, token = block.span->row + r / shape.group;
+      const int64_t h = block.head * shape.group + r % shape.group;
       const float sum = part.sum[i] + sink_weight(shape.sink(h), part.max[i]);
       table.scale(part.out + i * d_v, 1.0f / sum, d_v, y_base + token * width + h * d_v);
     }
@@ -138,81 +168,75 @@ void Program::add_attention(const AttentionShape& shape, Isa isa, const Operand&
   add_stage(
       [=, &table](const Lane& lane, const RunState& s) {
         const AttentionUnits units = shape.units(s);
-        const Range range = share(units.total(), lane.thread, lane.n_threads);
+        const Range range = share(units.total, lane.thread, lane.n_threads);
         float* q_rows = own + lane.thread * own_floats;
         const Part whole_part(q_rows + q_floats, rows_max);
         int64_t low[kAttentionRows], high[kAttentionRows];
         if (range.empty()) return;
-        units.each(range, [&](int64_t head, int64_t block, int64_t first) {
-          const int64_t n_units = units.in_block(block), row0 = units.row_begin(block);
-          const int64_t u0 = std::max(range.begin - first, int64_t{0}), u1 = std::min(range.end - first, n_units);
-          const int64_t p0 = units.begin(block);
+        units.each(range, [&](const PlacedBlock& block) {
+          const Span& span = *block.span;
+          const int64_t u0 = std::max(range.begin - block.first, int64_t{0}), u1 = std::min(range.end - block.first, block.n);
+          const int64_t begin = block.begin + u0 * kAttentionUnit;
+          const int64_t end = std::min(block.begin + u1 * kAttentionUnit, block.end);
           AttentionBlock b;
-          b.begin = p0 + u0 * kAttentionUnit;
-          b.end = std::min(p0 + u1 * kAttentionUnit, units.end(block));
-          b.rows = units.row_end(block) - row0;
+          b.rows = block.row1 - block.row0;
           if (append_inline) {
-            for (int64_t p = std::max(s.position, b.begin); p < b.end; ++p) {
-              shape.append(table, lane.thread, head, p - s.position, p);
+            for (int64_t p = std::max(span.position, begin); p < end; ++p) {
+              shape.append(table, lane.thread, span, block.head, p);
             }
           }
           for (int64_t i = 0; i < b.rows; ++i) {
-            const int64_t r = row0 + i, h = head * shape.group + r % shape.group;
-            low[i] = units.low(r);
-            high[i] = units.high(r);
-            table.scale(q.at(lane.thread) + (r / shape.group * heads + h) * shape.d_k, shape.scale, shape.d_k,
+            const int64_t r = block.row0 + i, h = block.head * shape.group + r % shape.group;
+            low[i] = units.low(span, r);
+            high[i] = units.high(span, r);
+            table.scale(q.at(lane.thread) + ((span.row + r / shape.group) * heads + h) * shape.d_k, shape.scale, shape.d_k,
                         q_rows + i * shape.d_k);
           }
-          const bool whole = u0 == 0 && u1 == n_units;
-          const int64_t slot = few ? lane.thread + head * units.n_blocks + block : 2 * lane.thread + (u0 == 0 ? 1 : 0);
+          const bool whole = u0 == 0 && u1 == block.n;
+          const int64_t slot = few ? lane.thread + block.index : 2 * lane.thread + (u0 == 0 ? 1 : 0);
           const Part part = whole && !few ? whole_part : Part(parts + slot * part_floats, rows_max);
           b.q = q_rows;
           b.d_k = shape.d_k;
           b.d_v = d_v;
-          b.k = shape.row(shape.cache.k, head, 0, shape.d_k);
-          b.v = shape.latent ? b.k : shape.row(shape.cache.v, head, 0, d_v);
-          b.k_stride = shape.row_bytes(shape.d_k);
-          b.v_stride = shape.latent ? b.k_stride : shape.row_bytes(d_v);
-          b.type = shape.cache.type;
           b.low = shape.window == 0 ? nullptr : low;
           b.high = high;
           b.max = part.max;
           b.sum = part.sum;
           b.out = part.out;
           b.scratch = whole_part.max + part_floats;
-          table.attention(b);
-          if (whole && !few) write_rows(units, head, block, part, out_shared.at(0));
+          shape.attend(table, span.sequence, block.head, begin, end, b);
+          if (whole && !few) write_rows(block, part, out_shared.at(0));
         });
       },
       accesses, threads);
 
   const Operand out = few ? replicated_output(y, max_tokens_, width, "y") : shared_output(y, max_tokens_, width, "y");
   // The parts of a block whose units are held by threads t0 to t1, one after the other.
-  const auto parts_of = [=](const AttentionUnits& units, int64_t head, int64_t block, int t0, int t1) {
-    return [=, total = units.total(), slot0 = few ? head * units.n_blocks + block : 0](const auto& fn) {
+  const auto parts_of = [=](int64_t total, const PlacedBlock& block, int t0, int t1) {
+    return [=, index = block.index](const auto& fn) {
       for (int t = t0; t <= t1; ++t) {
         if (share(total, t, threads).empty()) continue;  // fewer units than threads: some have none between
-        fn(Part(parts + (few ? t + slot0 : 2 * t + (t == t0 ? 1 : 0)) * part_floats, rows_max));
+        fn(Part(parts + (few ? t + index : 2 * t + (t == t0 ? 1 : 0)) * part_floats, rows_max));
       }
     };
   };
   // Every thread for itself, or rows in turn; of a few rows, such as one token's 16 heads for 64 threads, pieces.
   const auto merge = [=, &table](const Lane& lane, const AttentionUnits& units) {
-    const int64_t rows = units.tokens * heads, wanted = (4 * lane.n_threads + rows - 1) / rows;
+    const int64_t rows = units.state.n_tokens * heads, wanted = (4 * lane.n_threads + rows - 1) / rows;
     const int64_t pieces = few ? 1 : std::min(wanted, (d_v + kMergeColumns - 1) / kMergeColumns);
     int64_t turn = 0;
-    units.each({0, units.total()}, [&](int64_t head, int64_t block, int64_t first) {
-      const int64_t last = first + units.in_block(block) - 1;
-      const int t0 = holder(first, units.total(), threads), t1 = holder(last, units.total(), threads);
+    units.each({0, units.total}, [&](const PlacedBlock& block) {
+      const int64_t last = block.first + block.n - 1;
+      const int t0 = holder(block.first, units.total, threads), t1 = holder(last, units.total, threads);
       if (!few && t0 == t1) return;  // written whole already
-      const auto each_part = parts_of(units, head, block, t0, t1);
-      for (int64_t r = units.row_begin(block); r < units.row_end(block); ++r) {
-        const int64_t h = head * shape.group + r % shape.group;
-        float* to = out.at(lane.thread) + r / shape.group * width + h * d_v;
+      const auto each_part = parts_of(units.total, block, t0, t1);
+      for (int64_t r = block.row0; r < block.row1; ++r) {
+        const int64_t h = block.head * shape.group + r % shape.group;
+        float* to = out.at(lane.thread) + (block.span->row + r / shape.group) * width + h * d_v;
         for (int64_t piece = 0; piece < pieces; ++piece) {
           if (!few && turn++ % lane.n_threads != lane.thread) continue;
           const Range columns = share(d_v, piece, pieces);
-          merge_row(table, each_part, r - units.row_begin(block), d_v, columns.begin, columns.end - columns.begin,
+          merge_row(table, each_part, r - block.row0, d_v, columns.begin, columns.end - columns.begin,
                     to + columns.begin, shape.sink(h));
         }
       }
@@ -265,9 +289,10 @@ int Program::attention(Isa isa, int64_t q, int64_t k, int64_t v, int64_t y, int6
 }
 
 int Program::mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_t heads, int64_t kv_lora, int64_t rope,
-                           const CacheView& cache, float scale, int threads) {
+                           const CacheView& cache, float scale, int64_t window, int threads) {
   threads = stage_threads(threads);
   check_cache(cache, {kv_lora, rope}, "mla_attention");
+  check_window(window, "mla_attention");
   if (heads < 1 || kv_lora < 1 || rope < 0 || kv_lora > arena_bytes_ || rope > arena_bytes_ ||
       heads > arena_bytes_ / 4 / (kv_lora + rope)) {
     throw std::invalid_argument("mla_attention: heads, kv_lora and rope do not fit the arena");
@@ -280,6 +305,7 @@ int Program::mla_attention(Isa isa, int64_t q, int64_t latent, int64_t y, int64_
   shape.cache = cache;
   shape.scale = scale;
   shape.latent = true;
+  shape.window = window;
   shape.k = value(latent, max_tokens_, shape.d_k, "latent");
   const Operand queries = value(q, max_tokens_, heads * shape.d_k, "q");
   for (const Operand& x : {queries, shape.k}) {

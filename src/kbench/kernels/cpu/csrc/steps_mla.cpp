@@ -25,13 +25,18 @@ constexpr int64_t kStretch = 256;
 // Latents that are widened to floats at a time before they are quantised.
 constexpr int64_t kWidened = 16;
 
+// The positions that any of a call's tokens sees, counted from the first of them, `base`.
+struct Seen {
+  int64_t base, n;
+  Seen(const RunState& s, int64_t window)
+      : base(first_seen(s.spans[0].position, window)), n(s.spans[0].position + s.n_tokens - base) {}
+};
+
 // All heads of a call, each cut into units of positions.
 struct HeadUnits {
-  int64_t heads, positions, per_head;
-  HeadUnits(int64_t heads, const RunState& s)
-      : heads(heads),
-        positions(s.position + s.n_tokens),
-        per_head((positions + kAttentionUnit - 1) / kAttentionUnit) {}
+  int64_t heads, per_head;
+  HeadUnits(int64_t heads, const Seen& seen)
+      : heads(heads), per_head((seen.n + kAttentionUnit - 1) / kAttentionUnit) {}
   int64_t total() const { return heads * per_head; }
 };
 
@@ -52,8 +57,10 @@ void check(const MlaExpansion& w, int64_t kv_lora) {
 }  // namespace
 
 int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent, int64_t y, int64_t kv_lora,
-                              int64_t rope, const CacheView& cache, float scale, int threads) {
+                              int64_t rope, const CacheView& cache, float scale, int64_t window, int threads) {
   threads = stage_threads(threads);
+  check_window(window, "mla_decompressed");
+  if (max_spans_ > 1) throw std::invalid_argument("mla_decompressed: several sequences; accepted: a program for one");
   check(w, kv_lora);
   check_cache(cache, {kv_lora, rope}, "mla_decompressed");
   if (rope < 0 || rope > arena_bytes_) throw std::invalid_argument("mla_decompressed: rope is " + std::to_string(rope));
@@ -66,18 +73,22 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
       throw std::invalid_argument("mla_decompressed: y overlaps an input");
   }
   begin_step();
-  check_room(cache.capacity);
+  check_room(cache, window);
   const int64_t tokens_max = max_tokens_;
   const OpTable& table = op_table(isa);
-  const auto row = [cache, row_bytes](int64_t position) { return static_cast<uint8_t*>(cache.k) + position * row_bytes; };
-  const Access cached{cache.k, cache.capacity * row_bytes, false, {}};
+  const auto row = [cache, row_bytes](const RunState& s, int64_t position) {
+    const int64_t slot = s.spans[0].sequence * cache.capacity + position % cache.capacity;
+    return static_cast<uint8_t*>(cache.k) + slot * row_bytes;
+  };
+  const Access cached{cache.k, cache.sequences * cache.capacity * row_bytes, false, {}};
   Access appended = cached;
   appended.write = true;
   add_stage(
       [=, &table](const Lane& lane, const RunState& s) {
         const Range tokens = share(s.n_tokens, lane.thread, lane.n_threads);
         for (int64_t t = tokens.begin; t < tokens.end; ++t) {
-          table.to_cache[static_cast<int>(cache.type)](fresh.at(lane.thread) + t * width, width, row(s.position + t));
+          table.to_cache[static_cast<int>(cache.type)](fresh.at(lane.thread) + t * width, width,
+                                                       row(s, s.spans[0].position + t));
         }
       },
       {reads(fresh), appended}, threads);
@@ -94,8 +105,8 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
   Access latents_written = latents_read;
   latents_written.write = true;
   const MatmulTable& matmul = matmul_table(isa);
-  const auto kernel = [&matmul, planes = planes_, p = parameters_](const PackedMatrix& m, const RunState& s) {
-    return choose_kernel(matmul, m.format, std::min(s.position + s.n_tokens, kStretch), planes, p);
+  const auto kernel = [&matmul, window, planes = planes_, p = parameters_](const PackedMatrix& m, const RunState& s) {
+    return choose_kernel(matmul, m.format, std::min(Seen(s, window).n, kStretch), planes, p);
   };
   const auto activation = [=, capacity = cache.capacity, planes = planes_]() {
     Activation a = quantise ? activation_in(latents, capacity, kv_lora, planes) : Activation{};
@@ -107,7 +118,8 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
   const PackedMatrix first_k = w.k[0], first_v = w.v[0];
   add_stage(
       [=, &table, &matmul](const Lane& lane, const RunState& s) {
-        const Range rows = share(s.position + s.n_tokens, lane.thread, lane.n_threads);
+        const Seen seen(s, window);
+        const Range rows = share(seen.n, lane.thread, lane.n_threads);
         Activation all = activation();
         bool words = false, bytes = false;
         for (const PackedMatrix& m : {first_k, first_v}) {
@@ -119,7 +131,8 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
           const int64_t n = std::min(rows.end - begin, kWidened);
           float* x = widened + (floats ? begin * kv_lora : lane.thread * own_floats);
           for (int64_t i = 0; i < n; ++i) {
-            table.from_cache[static_cast<int>(cache.type)](row(begin + i), 0, kv_lora, x + i * kv_lora);
+            table.from_cache[static_cast<int>(cache.type)](row(s, seen.base + begin + i), 0, kv_lora,
+                                                           x + i * kv_lora);
           }
           if (!quantise) continue;
           Activation a = rows_from(all, begin);
@@ -139,7 +152,8 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
   const Access parts_written{parts, n_parts * part_floats * 4, true, {}};
   add_stage(
       [=, &table, w = std::move(w), p = parameters_](const Lane& lane, const RunState& s) {
-        const HeadUnits units(heads, s);
+        const Seen seen(s, window);
+        const HeadUnits units(heads, seen);
         const Range range = share(units.total(), lane.thread, lane.n_threads);
         float* keys = own + lane.thread * thread_floats + part_floats;
         float *values = keys + key_floats, *rows = values + value_floats;
@@ -155,8 +169,10 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
         b.v_stride = d_v * 4;
         b.resume = true;
         b.scratch = rows + q_floats;
-        int64_t high[kAttentionRows];
+        int64_t low[kAttentionRows], high[kAttentionRows];
+        b.low = window == 0 ? nullptr : low;
         b.high = high;
+        const int64_t position = s.spans[0].position - seen.base;  // of the first token, counted as positions here are
         for (int64_t u = range.begin; u < range.end;) {
           const int64_t head = u / units.per_head, unit0 = head * units.per_head;
           const int64_t u1 = std::min(range.end, unit0 + units.per_head);
@@ -165,7 +181,7 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
                                 : parts + part_slot(lane.thread, begins) * part_floats,
                           tokens_max);
           part.clear(s.n_tokens, d_v);
-          const int64_t end = std::min((u1 - unit0) * kAttentionUnit, units.positions);
+          const int64_t end = std::min((u1 - unit0) * kAttentionUnit, seen.n);
           for (int64_t p0 = (u - unit0) * kAttentionUnit; p0 < end; p0 += kStretch) {
             const int64_t n = std::min(end - p0, kStretch);
             const PackedMatrix &wk = w.k[static_cast<size_t>(head)], &wv = w.v[static_cast<size_t>(head)];
@@ -173,14 +189,17 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
             multiply(make_k.fn, wk, a, n, 0, wk.tiles(), nullptr, keys, d_k, p);
             multiply(make_v.fn, wv, a, n, 0, wv.tiles(), nullptr, values, d_v, p);
             for (int64_t i = 0; i < n; ++i) {
-              table.from_cache[static_cast<int>(cache.type)](row(p0 + i), kv_lora, rope, keys + i * d_k + nope);
+              table.from_cache[static_cast<int>(cache.type)](row(s, seen.base + p0 + i), kv_lora, rope,
+                                                             keys + i * d_k + nope);
             }
             b.end = n;
             for (int64_t t0 = 0; t0 < s.n_tokens; t0 += kAttentionRows) {
               const int64_t t1 = std::min(t0 + kAttentionRows, s.n_tokens);
-              if (s.position + t1 <= p0) continue;  // the last token of the block comes before all of these
+              if (position + t1 <= p0) continue;  // the last token of the block comes before all of these
+              if (first_seen(position + t0, window) >= p0 + n) continue;  // these are out of the first one's window
               for (int64_t t = t0; t < t1; ++t) {
-                high[t - t0] = s.position + t + 1 - p0;
+                low[t - t0] = first_seen(position + t, window) - p0;
+                high[t - t0] = position + t + 1 - p0;
                 table.scale(queries.at(lane.thread) + (t * heads + head) * d_k, scale, d_k, rows + (t - t0) * d_k);
               }
               b.rows = t1 - t0;
@@ -204,7 +223,7 @@ int Program::mla_decompressed(Isa isa, MlaExpansion w, int64_t q, int64_t latent
   parts_read.write = false;
   add_stage(
       [=, &table](const Lane& lane, const RunState& s) {
-        const HeadUnits units(heads, s);
+        const HeadUnits units(heads, Seen(s, window));
         int64_t turn = 0;
         for (int64_t head = 0; head < heads; ++head) {
           const int64_t first = head * units.per_head;

@@ -174,26 +174,29 @@ const Program::RopeTable& Program::rope_table(std::vector<float> inv_freq, float
   table->cosine = reinterpret_cast<float*>(scratch(bytes));
   rope_tables_.push_back(std::move(table));
   RopeTable* t = rope_tables_.back().get();
-  const auto fill = [t, half, n = max_tokens_](int thread, int64_t begin, int64_t end, int64_t position) {
+  const auto fill = [t, half, n = max_tokens_](int thread, int64_t begin, int64_t end, const RunState& s) {
     float* cosine = t->cosine + thread * t->floats_per_thread;
     float* sine = cosine + n * half;
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t i = 0; i < half; ++i) {
-        // In double: at position 100,000 a float angle would be off by up to 0.004.
-        const double angle =
-            static_cast<double>(position + row) * static_cast<double>(t->inv_freq[static_cast<size_t>(i)]);
-        cosine[row * half + i] = static_cast<float>(std::cos(angle) * t->attn_factor);
-        sine[row * half + i] = static_cast<float>(std::sin(angle) * t->attn_factor);
+    for (int64_t i = 0; i < s.n_spans; ++i) {
+      const Span& span = s.spans[i];
+      for (int64_t row = std::max(begin, span.row); row < std::min(end, span.row + span.n); ++row) {
+        const double position = static_cast<double>(span.position + row - span.row);
+        for (int64_t j = 0; j < half; ++j) {
+          // In double: at position 100,000 a float angle would be off by up to 0.004.
+          const double angle = position * static_cast<double>(t->inv_freq[static_cast<size_t>(j)]);
+          cosine[row * half + j] = static_cast<float>(std::cos(angle) * t->attn_factor);
+          sine[row * half + j] = static_cast<float>(std::sin(angle) * t->attn_factor);
+        }
       }
     }
   };
   if (own) {
-    add_stage([fill](const Lane& lane, const RunState& s) { fill(lane.thread, 0, s.n_tokens, s.position); }, {}, 0);
+    add_stage([fill](const Lane& lane, const RunState& s) { fill(lane.thread, 0, s.n_tokens, s); }, {}, 0);
   } else {
     add_stage(
         [fill](const Lane& lane, const RunState& s) {
           const Range rows = share(s.n_tokens, lane.thread, lane.n_threads);
-          fill(0, rows.begin, rows.end, s.position);
+          fill(0, rows.begin, rows.end, s);
         },
         {{t->cosine, bytes, true, {}}}, threads);
   }
