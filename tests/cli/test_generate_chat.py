@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from kbench import engine
+from kbench.cli.main import main
+from kbench.model import describe_gguf, open_gguf
+
 TIMEOUT = 300
 
 
@@ -72,7 +76,6 @@ def test_a_chat_that_runs_out_of_context_says_so_and_goes_on(smollm2_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["generate", "none.gguf", "--prompt", "x"], 2, ["none.gguf", "no such file"]),
         (["generate", "MODEL"], 2, ["no prompt", "--prompt"]),
         (["generate", "MODEL", "--prompt", "x", "--file", "y"], 2, ["--prompt and --file"]),
         (
@@ -97,13 +100,73 @@ def test_a_chat_that_runs_out_of_context_says_so_and_goes_on(smollm2_path: Path)
     ],
 )
 def test_a_mistake_is_one_message_and_an_exit_code(
-    tiny_gguf: Path, arguments: list[str], code: int, words: list[str]
+    tiny_gguf: Path,
+    arguments: list[str],
+    code: int,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = kbench(*(str(tiny_gguf) if a == "MODEL" else a for a in arguments))
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr and done.stdout == ""
+    """In this process: starting one takes longer than all of these."""
+    given = [str(tiny_gguf) if a == "MODEL" else a for a in arguments]
+    assert here(monkeypatch, *given) == code
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err and out == ""
     for word in words:
-        assert word in done.stderr
+        assert word in err
+
+
+def here(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of ``kbench`` in this process."""
+    monkeypatch.setattr(sys, "argv", ["kbench", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_no_traceback_from_a_process_of_its_own() -> None:
+    done = kbench("generate", "none.gguf", "--prompt", "x")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("kbench: none.gguf: no such file") and "Traceback" not in done.stderr
+
+
+def test_what_is_interrupted_says_what_it_did_and_ends_with_130(
+    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decode, n = engine.Session.decode, 0
+
+    def interrupted(session: engine.Session, token: int) -> Any:
+        nonlocal n
+        n += 1
+        if n == 3:
+            raise KeyboardInterrupt
+        return decode(session, token)
+
+    monkeypatch.setattr(engine.Session, "decode", interrupted)
+    question = ("generate", str(tiny_gguf), "--prompt", "x", "--raw", "--ignore-eos", "-n", "9", "--seed", "1")
+    assert here(monkeypatch, *question) == 130
+    assert "decode 2 tokens" in capsys.readouterr().err
+    n = 0
+    assert here(monkeypatch, *question, "--json") == 130
+    assert json.loads(capsys.readouterr().out)["stop"] == "interrupt"
+
+
+def test_of_no_tokens_there_is_no_rate(
+    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert here(monkeypatch, "generate", str(tiny_gguf), "--prompt", "x", "--raw", "-n", "0") == 0
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("prefill ") and "· decode 0 tokens · stopped by" in last
+
+
+def test_a_context_beyond_the_models_is_warned_of(
+    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = describe_gguf(open_gguf(tiny_gguf)).context_length
+    question = ("generate", str(tiny_gguf), "--prompt", "x", "--raw", "-n", "1", "--context")
+    assert here(monkeypatch, *question, str(trained)) == 0 and "trained for" not in capsys.readouterr().err
+    assert here(monkeypatch, *question, str(trained + 1)) == 0
+    assert f"was trained for {trained}: what it says beyond" in capsys.readouterr().err
 
 
 def test_more_memory_than_there_is_is_over_budget(smollm2_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from kbench.cli.main import build_app
-from kbench.cli.output import fail, shown
+from kbench.cli.output import _Trimmed, fail, plural, shown
 from kbench.core import UserError
 
 CLEAR = "\x1b[2J\x1b]0;title\x07"
@@ -47,3 +48,31 @@ def test_a_bench_list_with_escapes(tmp_path: Path) -> None:
     path.write_text('suite: 1\nname: s\nops: {linear: {quant: "\\e[2J", n: 32, k: 32, tokens: 1}}\n')
     result = CliRunner().invoke(build_app(), ["bench", str(path), "--list"])
     assert "\x1b" not in result.output
+
+
+def test_lines_of_piped_tables_end_where_their_text_does() -> None:
+    result = CliRunner().invoke(build_app(), ["inspect", "deepseek-v2-lite-chat"])
+    lines = result.output.splitlines()
+    assert len(lines) > 50 and [line for line in lines if line.endswith(" ")] == []
+
+
+def test_trimming_keeps_blanks_inside_a_line_that_comes_in_parts() -> None:
+    kept = io.StringIO()
+    trimmed = _Trimmed(kept)
+    for part in ("a  ", " b ", "\n  c   \n", "d "):
+        trimmed.write(part)
+    assert kept.getvalue() == "a   b\n  c\nd"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "told"), [(1, "rule", "1 rule"), (0, "rule", "0 rules"), (2, "info", "2 info")]
+)
+def test_counts_have_their_plural(count: int, noun: str, told: str) -> None:
+    assert plural(count, noun) == told
+
+
+def test_options_that_would_be_ignored_are_refused(tiny_gguf: Path) -> None:
+    with pytest.raises(UserError, match="--quant: 'Q8_0'"):
+        CliRunner().invoke(build_app(), ["inspect", str(tiny_gguf), "--quant", "Q8_0"], catch_exceptions=False)
+    with pytest.raises(UserError, match="did you mean rtx4090"):
+        CliRunner().invoke(build_app(), ["tune", "--gpu", "rtx409"], catch_exceptions=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from kbench.core import UserError
 
 from . import run_options as opt
 from .output import print_json, shown
+
+if TYPE_CHECKING:
+    from kbench.engine import Generation, Session
 
 _HELP = """Generate text with a GGUF model, streamed to stdout; speeds go to stderr.
 
@@ -56,6 +59,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         from kbench.engine import Generation, generate, prompt_ids
 
+        if raw and system:
+            raise UserError("--system with --raw", accepted="one of them", todo="write it into the prompt")
         text = _prompt(prompt, file)
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
         session = opt.load_session(
@@ -64,8 +69,6 @@ def register(app: typer.Typer) -> None:
         print(opt.load_line(session), file=sys.stderr)
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
-        if raw and system:
-            raise UserError("--system with --raw", accepted="one of them", todo="write it into the prompt")
         ids = prompt_ids(session, text if raw or session.template is None else messages)
         result = Generation()
         seconds: list[float] = []
@@ -77,40 +80,43 @@ def register(app: typer.Typer) -> None:
                     print(shown(token.text) if sys.stdout.isatty() else token.text, end="", flush=True)
         except KeyboardInterrupt:
             result.stop = "interrupt"
-        if not as_json:
+        if as_json:
+            print_json("generate", 1, _fields(model, session, result, seconds))
+        else:
             print()
             print(opt.speed_line(result), *opt.device_lines(session), sep="\n", file=sys.stderr)
-            return
-        report = session.report
-        print_json(
-            "generate",
-            1,
-            {
-                "model": {"name": session.descriptor.name, "quant": session.descriptor.quant, "path": model},
-                "text": result.text,
-                "token_ids": result.ids,
-                "stop": result.stop,
-                "seed": result.seed,
-                "prompt_tokens": result.prompt_tokens,
-                "prefill_seconds": result.prefill_seconds,
-                "prefill_tokens_per_s": result.prefill_tokens_per_s,
-                "decode_tokens": result.decode_tokens,
-                "decode_seconds": result.decode_seconds,
-                "decode_tokens_per_s": result.decode_tokens_per_s,
-                "token_seconds": seconds,
-                "implementations": opt.implementations_used(session).split(", "),
-                "threads": session.threads,
-                "prefill_threads": session.prefill_threads,
-                "kv": session.cache.kv,
-                "context": session.cache.capacity,
-                "file_bytes": report.file_bytes,
-                "weight_bytes": report.weight_bytes,
-                "kv_bytes": report.kv_bytes,
-                "load_seconds": report.seconds,
-                "traffic": session.traffic.plain(),
-                "stand_ins": dict(report.stand_ins),
-            },
-        )
+        if result.stop == "interrupt":
+            raise typer.Exit(130)  # 128 + SIGINT, as shells have it
+
+
+def _fields(model: str, session: Session, result: Generation, seconds: list[float]) -> dict[str, Any]:
+    """For ``--json``; ``seconds`` are those of each token."""
+    report = session.report
+    return {
+        "model": {"name": session.descriptor.name, "quant": session.descriptor.quant, "path": model},
+        "text": result.text,
+        "token_ids": result.ids,
+        "stop": result.stop,
+        "seed": result.seed,
+        "prompt_tokens": result.prompt_tokens,
+        "prefill_seconds": result.prefill_seconds,
+        "prefill_tokens_per_s": result.prefill_tokens_per_s,
+        "decode_tokens": result.decode_tokens,
+        "decode_seconds": result.decode_seconds,
+        "decode_tokens_per_s": result.decode_tokens_per_s,
+        "token_seconds": seconds,
+        "implementations": opt.implementations_used(session).split(", "),
+        "threads": session.threads,
+        "prefill_threads": session.prefill_threads,
+        "kv": session.cache.kv,
+        "context": session.cache.capacity,
+        "file_bytes": report.file_bytes,
+        "weight_bytes": report.weight_bytes,
+        "kv_bytes": report.kv_bytes,
+        "load_seconds": report.seconds,
+        "traffic": session.traffic.plain(),
+        "stand_ins": dict(report.stand_ins),
+    }
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:

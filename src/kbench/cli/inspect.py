@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kbench.core import Phase, Work, format_bytes
+from kbench.core import Phase, UserError, Work, format_bytes
 
 from .output import print_json, stdout_console
 
@@ -37,12 +37,15 @@ def register(app: typer.Typer) -> None:
         context: int = typer.Option(4096, min=1, help="Tokens in the cache while decoding."),
         prompt_tokens: int = typer.Option(512, min=1, help="Tokens of the prompt in prefill."),
         kv: str = typer.Option("f16", help="Type of the cache: f16, bf16, q8_0 or f32."),
-        quant: str = typer.Option("Q4_K_M", help="Quantization of an embedded model."),
+        quant: str | None = typer.Option(None, help="Quantization of an embedded model. Default: Q4_K_M."),
         as_json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
     ) -> None:
         from kbench.model import footprint, load_descriptor
 
-        descriptor, _ = load_descriptor(model, quant)
+        descriptor, gguf = load_descriptor(model, quant or "Q4_K_M")
+        if gguf is not None and quant is not None:
+            accepted = "nothing for a file: its tensors have their types"
+            raise UserError(f"{quant!r}", where="--quant", accepted=accepted, todo="leave --quant out")
         phases = (Phase.PREFILL, Phase.DECODE) if phase is None else (phase,)
         result = footprint(descriptor, prompt_tokens=prompt_tokens, context=context, kv=kv, phases=phases)
         if as_json:

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,7 +38,26 @@ def plural(count: int, noun: str) -> str:
 
 def stdout_console() -> Console:
     """For results. Not a terminal: no colour, and wide enough that tables are not cut."""
-    return Console() if sys.stdout.isatty() else Console(width=140, no_color=True, highlight=False)
+    if sys.stdout.isatty():
+        return Console()
+    return Console(width=140, no_color=True, highlight=False, file=cast("IO[str]", _Trimmed(sys.stdout)))
+
+
+class _Trimmed:
+    """A file whose lines end where their text does: tables fill their cells up with blanks."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file, self._blanks = file, ""
+
+    def write(self, text: str) -> int:
+        lines = (self._blanks + text).split("\n")
+        last = lines[-1].rstrip(" ")
+        self._blanks = lines[-1][len(last) :]  # until it is known whether something follows them
+        self._file.write("\n".join([*(line.rstrip(" ") for line in lines[:-1]), last]))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def stderr_console() -> Console:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ import typer
 
 from kbench.core import AUTO, CPU, Placement, UserError, format_bytes
 
-from .output import progress_bar, shown
+from .output import plural, progress_bar, shown
 
 if TYPE_CHECKING:
     from kbench.engine import Generation, SamplingParams, Session
+    from kbench.model import ModelDescriptor
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file.")]
 Rules = Annotated[Path | None, typer.Option(help="Rules that place the modules; kbench tune writes them.")]
@@ -102,9 +104,12 @@ def load_session(
         if group is None or not group.host:
             if group is not None:
                 atexit.register(group.close)
-            return load_model(model, placements, options, group=group)
-    serve_host(model, placements, group, options)
-    raise typer.Exit
+            session = load_model(model, placements, options, group=group)
+    if group is not None and group.host:
+        serve_host(model, placements, group, options)
+        raise typer.Exit
+    warn_of_context(session.cache.capacity, session.descriptor)
+    return session
 
 
 def _setting(text: str) -> tuple[str, int | str]:
@@ -138,8 +143,8 @@ def load_line(session: Session) -> str:
     return (
         f"{shown(m.name)} {m.quant}: {format_bytes(r.file_bytes)} packed in {r.seconds:.1f} s ({speed:.2f} GB/s) "
         f"to {format_bytes(r.weight_bytes)}, "
-        f"cache {format_bytes(r.kv_bytes)} for {session.cache.capacity} tokens, "
-        f"{session.threads} threads{prefill}, {implementations_used(session)}"
+        f"cache {format_bytes(r.kv_bytes)} for {plural(session.cache.capacity, 'token')}, "
+        f"{plural(session.threads, 'thread')}{prefill}, {implementations_used(session)}"
     )
 
 
@@ -149,7 +154,7 @@ def device_lines(session: Session) -> list[str]:
         f"{shown(name)} needs a GPU: {stand_in} stood in for it" for name, stand_in in session.report.stand_ins.items()
     ]
     for entry in session.traffic.plain():
-        moved = f"{entry['calls']} times, {format_bytes(int(str(entry['bytes'])))}"
+        moved = f"{plural(int(str(entry['calls'])), 'time')}, {format_bytes(int(str(entry['bytes'])))}"
         lines.append(f"moved {entry['what']} {entry['src']} -> {entry['dst']} {moved}")
     return lines
 
@@ -158,7 +163,22 @@ def speed_line(result: Generation) -> str:
     """One line of counts and speeds, for stderr."""
     prefilled = result.prompt_tokens - result.reused_tokens
     return (
-        f"prefill {prefilled} tokens, {result.prefill_tokens_per_s:.1f} tokens/s · "
-        f"decode {result.decode_tokens} tokens, {result.decode_tokens_per_s:.1f} tokens/s · "
+        f"prefill {_count(prefilled, result.prefill_tokens_per_s)} · "
+        f"decode {_count(result.decode_tokens, result.decode_tokens_per_s)} · "
         f"stopped by {result.stop} · seed {result.seed}"
     )
+
+
+def _count(n_tokens: int, tokens_per_s: float) -> str:
+    """Of no tokens there is no rate."""
+    return plural(n_tokens, "token") + (f", {tokens_per_s:.1f} tokens/s" if n_tokens else "")
+
+
+def warn_of_context(context: int, descriptor: ModelDescriptor) -> None:
+    """Tells on stderr of a context that the model was not trained for: it runs, and answers badly."""
+    if 0 < descriptor.context_length < context:
+        print(
+            f"kbench: a context of {context} tokens; {shown(descriptor.name)} was trained for "
+            f"{descriptor.context_length}: what it says beyond them may make no sense",
+            file=sys.stderr,
+        )

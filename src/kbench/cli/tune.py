@@ -11,6 +11,7 @@ import typer
 from kbench.core import parse_size
 
 from .output import print_json, progress_bar, stdout_console
+from .run_options import warn_of_context
 
 _HELP = """Find the fastest placement of a model under memory budgets, and write it as a rule file.
 
@@ -50,10 +51,13 @@ def register(app: typer.Typer) -> None:
         remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what is known already.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
+        from kbench.model import load_descriptor
         from kbench.report import print_tune_report
         from kbench.results import Store
-        from kbench.tuner import DEFAULT_MODEL, TuneRequest, tune
+        from kbench.tuner import DEFAULT_MODEL, TuneRequest, load_profile, tune
 
+        load_profile(gpu)  # a typo is told, used or not
+        warn_of_context(context, load_descriptor(model or DEFAULT_MODEL)[0])
         request = TuneRequest(
             model=model or DEFAULT_MODEL,
             vram_bytes=None if vram is None else parse_size(vram, "--vram"),

@@ -58,7 +58,8 @@ class DeviceMap:
         count = torch.cuda.device_count()
         if actual.index >= count:
             raise InvalidEnvironment(
-                f"the rules put a module on {device}, and this machine has {count} CUDA devices",
+                f"the rules put a module on {device}, and this machine has "
+                + (f"{count} CUDA devices" if count > 1 else "one CUDA device"),
                 accepted=", ".join(f"cuda:{n}" for n in range(count)),
                 todo=f"put two on one: --alias {device}=cuda:0",
             )
