@@ -99,7 +99,7 @@ def test_published_shapes() -> None:
     ("model", "says"),
     [
         ("deepsek-v2-chat", "did you mean deepseek-v2-chat?"),
-        ("gpt-5", "accepted: a .gguf file, or one of deepseek-v2-chat"),
+        ("gpt-5", "accepted: a .gguf file, a config.json, or one of deepseek-v2-chat"),
         ("no-such.gguf", "no-such.gguf: no such file"),
         ("folder", "folder: a directory"),
         ("notes.txt", "no GGUF file"),

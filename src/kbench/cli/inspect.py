@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _HELP = """Show a model's modules, calls, bytes, FLOPs and arithmetic intensities. Nothing is measured or loaded.
 
-MODEL is a .gguf file or an embedded model: deepseek-v2-chat, deepseek-v2-lite-chat, deepseek-v3, gpt-oss-20b,
-gpt-oss-120b, kimi-k2, mixtral-8x7b, qwen3-30b-a3b.
+MODEL is a .gguf file, the config.json of a model on Hugging Face, or an embedded model: deepseek-v2-chat,
+deepseek-v2-lite-chat, deepseek-v3, glm-4.5, glm-4.5-air, gpt-oss-20b, gpt-oss-120b, kimi-k2, mixtral-8x7b,
+qwen3-30b-a3b, qwen3-235b-a22b, qwen3-next-80b-a3b.
 
 Example: [bold]kbench inspect deepseek-v2-chat --phase decode --context 8192[/bold]
 """
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command("inspect", help=_HELP)
     def _inspect(
-        model: str = typer.Argument(..., metavar="MODEL", help="A .gguf file, or the name of an embedded model."),
+        model: str = typer.Argument(..., metavar="MODEL", help="A .gguf file, a config.json, or an embedded model."),
         phase: Phase = typer.Option(None, help="Only this phase; both without it."),  # noqa: B008 (typer's way)
         context: int = typer.Option(4096, min=1, help="Tokens in the cache while decoding."),
         prompt_tokens: int = typer.Option(512, min=1, help="Tokens of the prompt in prefill."),

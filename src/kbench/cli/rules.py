@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kbench.rules import Finding, Row, RuleSet
 
 _RULES = typer.Argument(help="The rule file (YAML).")
-_MODEL = typer.Option(None, "--model", "-m", help="A .gguf file, or an embedded model such as deepseek-v2-chat.")
+_MODEL = typer.Option(None, "--model", "-m", help="A .gguf file, a config.json, or an embedded model.")
 _JSON = typer.Option(False, "--json", help="One JSON object on stdout.")
 _TRUST = typer.Option([], "--trust", help="A package whose operators the rules may name; may be repeated.")
 

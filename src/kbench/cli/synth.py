@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command("synth", help=_HELP)
     def _synth(
-        name: str = typer.Argument(..., metavar="NAME", help="An embedded model, or a .gguf file."),
+        name: str = typer.Argument(..., metavar="NAME", help="An embedded model, a config.json, or a .gguf file."),
         output: Path = typer.Option(..., "--output", "-o", help="The file to write."),  # noqa: B008 (typer's way)
         layers: int = typer.Option(None, min=1, help="Only the first layers; all without it."),
         quant: str = typer.Option("Q4_K_M", help="Quantization of an embedded model."),

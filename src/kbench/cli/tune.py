@@ -32,7 +32,10 @@ def register(app: typer.Typer) -> None:
     @app.command("tune", help=_HELP)
     def _tune(
         model: Annotated[
-            str | None, typer.Argument(help="A .gguf file or an embedded model's name.", show_default=False)
+            str | None,
+            typer.Argument(
+                help="A .gguf file, a model's config.json, or an embedded model's name.", show_default=False
+            ),
         ] = None,
         vram: Annotated[str | None, typer.Option(help="GPU memory, e.g. 21G; 0: no GPU.")] = None,
         dram: Annotated[str | None, typer.Option(help="Main memory, e.g. 136G. Default: what is free.")] = None,

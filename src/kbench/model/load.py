@@ -1,4 +1,4 @@
-"""The model that a command line names: a GGUF file, or one of the embedded descriptors."""
+"""The model that a command line names: a GGUF file, a config.json, or one of the embedded descriptors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from kbench.core import UserError
 
 from .describe import describe_gguf
 from .descriptor import ModelDescriptor
-from .embedded import DEFAULT_QUANT, embedded, embedded_names, is_embedded, suggest_embedded
+from .embedded import DEFAULT_QUANT, embedded, embedded_names, is_embedded, suggest_embedded, with_quant
 from .gguf_file import GgufFile, open_gguf
+from .hf_config import read_config
+
+_CONFIG = "config.json"
 
 
 def load_descriptor(model: str, quant: str = DEFAULT_QUANT) -> tuple[ModelDescriptor, GgufFile | None]:
-    """The descriptor of ``model``, and its file where it is one; ``quant`` matters to embedded models only.
+    """The descriptor of ``model``, and its GGUF file where it is one; ``quant`` matters to others only.
+
+    A folder that holds a ``config.json`` stands for that.
 
     Raises:
         UserError: neither a file nor a known name (CorruptFile, Unsupported: a file that cannot be used).
@@ -21,13 +26,14 @@ def load_descriptor(model: str, quant: str = DEFAULT_QUANT) -> tuple[ModelDescri
     path = Path(model)
     if path.suffix.lower() != ".gguf" and not path.is_file() and is_embedded(model):
         return embedded(model, quant), None
+    accepted = "a .gguf file, a config.json, or one of " + ", ".join(embedded_names())
     if path.is_dir():
-        raise UserError("a directory", where=model, accepted="a .gguf file, or one of " + ", ".join(embedded_names()))
-    if path.suffix.lower() != ".gguf" and not path.exists():
-        raise UserError(
-            f"no model {model!r}",
-            accepted="a .gguf file, or one of " + ", ".join(embedded_names()),
-            todo=suggest_embedded(model),
-        )
+        if not (path / _CONFIG).is_file():
+            raise UserError("a directory", where=model, accepted=accepted)
+        path /= _CONFIG
+    if path.suffix.lower() not in (".gguf", ".json") and not path.exists():
+        raise UserError(f"no model {model!r}", accepted=accepted, todo=suggest_embedded(model))
+    if path.suffix.lower() == ".json":
+        return with_quant(read_config(path), quant), None
     gguf = open_gguf(path)
     return describe_gguf(gguf), gguf
