@@ -137,7 +137,7 @@ class CostModel:
         moved = size.cache_bytes + size.activation_bytes
         limits = [
             min((value for n, value in limit.items() if n >= threads), default=0.0)
-            for limit in (self.roof.bandwidth, self._roof.peak)
+            for limit in (self.roof.bandwidth, self.roof.peak)
         ]
         if not all(limits):
             return None
