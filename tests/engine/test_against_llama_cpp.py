@@ -12,6 +12,7 @@ from tiny_models import make_tiny
 
 from kbench.engine import load_model
 from kbench.model import synthesize
+from kbench.model.architectures import ARCHITECTURES
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
 
@@ -33,10 +34,10 @@ def divergence(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.asarray((np.exp(p) * (p - q)).sum(-1))
 
 
-ARCHITECTURES = ("llama", "mixtral", "qwen2moe", "qwen3moe", "glm4moe")
+TESTED = ("llama", "mixtral", "qwen2moe", "qwen3moe", "glm4moe")
 QUANTS = ("F16", "Q8_0", "Q4_K_M")
 # Files of gpt-oss have experts in MXFP4 whatever the rest is; so its router is tested in F32.
-CASES = [*((a, q) for a in ARCHITECTURES for q in QUANTS), ("gpt-oss", "F32"), ("gpt-oss", "Q8_0")]
+CASES = [*((a, q) for a in TESTED for q in QUANTS), ("gpt-oss", "F32"), ("gpt-oss", "Q8_0")]
 
 
 @pytest.mark.parametrize(("architecture", "quant"), CASES)
@@ -54,3 +55,19 @@ def test_next_tokens_are_llama_cpps(architecture: str, quant: str, tmp_path: Pat
     peer.close()
     found = divergence(theirs, load_model(path, context=N_TOKENS, threads=2).logits(ids))
     assert found.mean() < MEAN_KL
+
+
+def test_yarn_of_gpt_oss_is_rounded_by_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model, and transformers, have YaRN's ramp between exact bounds (``truncate: false``), which no key of a GGUF
+    says. llama.cpp widens it to whole pairs; with ours widened, too, both agree."""
+    rope = make_tiny("gpt-oss").rope | {"scaling": "yarn", "factor": 32.0, "original_context": 200}
+    path = tmp_path / "m.gguf"
+    synthesize(make_tiny("gpt-oss", "F32", rope=rope, context_length=6400), path)
+    ids = np.random.default_rng(0).integers(0, 318, N_TOKENS).tolist()
+    peer = llama_cpp.Llama(str(path), n_ctx=N_TOKENS, n_threads=2, logits_all=True, verbose=False)
+    peer.eval(ids)
+    theirs = np.array(peer.scores[:N_TOKENS])
+    peer.close()
+    assert divergence(theirs, load_model(path, context=N_TOKENS, threads=2).logits(ids)).mean() > 100 * MEAN_KL
+    monkeypatch.setitem(ARCHITECTURES, "gpt-oss", dataclasses.replace(ARCHITECTURES["gpt-oss"], exact_yarn=False))
+    assert divergence(theirs, load_model(path, context=N_TOKENS, threads=2).logits(ids)).mean() < MEAN_KL

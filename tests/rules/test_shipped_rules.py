@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,18 @@ from kbench.rules import assign, check, emit, load_rules, parse_rules
 FILES = sorted((Path(__file__).parents[2] / "rules").glob("*.yaml"))
 
 
+def _model(path: Path) -> str:
+    """``glm-4.5`` of ``glm-4.5.2gpu.yaml``."""
+    return re.sub(r"\.\dgpu$", "", path.stem)
+
+
 def test_there_are_some() -> None:
     assert FILES
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_it_is_right_for_its_model(path: Path) -> None:
-    rules, (descriptor, _) = load_rules(path), load_descriptor(path.stem.partition(".")[0])
+    rules, (descriptor, _) = load_rules(path), load_descriptor(_model(path))
     tree = build_tree(descriptor)
     assert [found for found in check(rules, tree, strict=True) if found.severity != "info"] == []
     placed = assign(rules, tree)
@@ -45,11 +51,14 @@ SHIPPED = {
     "deepseek-v2-chat": (60, 30),
     "deepseek-v2-lite-chat": (27, 13),
     "deepseek-v3": (61, 30),
+    "glm-4.5": (92, 46),
+    "glm-4.5-air": (46, 23),
     "gpt-oss-20b": (24, 12),
     "gpt-oss-120b": (36, 18),
     "kimi-k2": (61, 30),
     "mixtral-8x7b": (32, 16),
     "qwen3-30b-a3b": (48, 24),
+    "qwen3-235b-a22b": (94, 47),
 }
 
 
