@@ -58,7 +58,8 @@ def test_the_json_object_and_the_rules(quick: Path) -> None:
     fields = json.loads(result.stdout)
     assert next(iter(fields)) == "schema" and fields["schema"] == "kbench.tune/1"
     assert set(fields["model"]) >= {"name", "arch", "params", "bytes", "quant"}
-    assert fields["budgets"] == {"vram_bytes": 6 << 30, "dram_bytes": 24 << 30}
+    sizes = {"vram_bytes": 6 << 30, "dram_bytes": 24 << 30}
+    assert fields["budgets"] == {**sizes, "by_device": {"cpu": 24 << 30, "cuda:0": 6 << 30}}
     for memory in fields["placement"].values():
         assert set(memory) >= {"weights_bytes", "kv_bytes", "workspace_bytes", "total_bytes", "budget_bytes"}
         assert memory["total_bytes"] <= memory["budget_bytes"]

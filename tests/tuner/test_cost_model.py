@@ -73,7 +73,7 @@ def test_no_price_beats_the_roof() -> None:
 
 
 def test_a_gpu_is_modelled_and_has_no_routed_experts() -> None:
-    costs = CostModel([], threads=(1,), profile=load_profile("rtx4090"))
+    costs = CostModel([], threads=(1,), profiles={GPU: load_profile("rtx4090")})
     cost = costs.cost(SMALL, GPU, 1)
     assert cost is not None and cost.source == "modelled" and cost.low < cost.seconds < cost.high
     assert costs.cost(EXPERTS, GPU, 1) is None

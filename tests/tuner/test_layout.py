@@ -36,7 +36,7 @@ class RandomCosts:
         seconds = random.Random(f"{self.seed} {problem.key} {device}").uniform(0.1, 2.0)
         return Cost(seconds, seconds, seconds, "measured", "made-up")
 
-    def transfer(self, n_bytes: float) -> Cost:
+    def transfer(self, n_bytes: float, src: Device, dst: Device) -> Cost:
         seconds = self.crossing * (1 + n_bytes / 1e6)
         return Cost(seconds, seconds, seconds, "modelled", "copy")
 

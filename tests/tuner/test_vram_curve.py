@@ -25,8 +25,8 @@ VRAM = 6 << 30
 def placed() -> Placed:
     asked = TuneRequest(model="deepseek-v2-lite-chat", vram_bytes=VRAM, dram_bytes=24 << 30)
     plan = make_plan(load_descriptor(asked.model)[0], asked, workload(asked))
-    available, profile = budgets(asked, None)
-    return place(plan, CostModel(records(cells(plan, (2,))), threads=(2,), profile=profile), available, profile)
+    available, profiles = budgets(asked, None)
+    return place(plan, CostModel(records(cells(plan, (2,))), threads=(2,), profiles=profiles), available, profiles)
 
 
 def test_each_point_is_what_the_solver_proves_at_its_budget(placed: Placed) -> None:

@@ -37,11 +37,21 @@ def register(app: typer.Typer) -> None:
                 help="A .gguf file, a model's config.json, or an embedded model's name.", show_default=False
             ),
         ] = None,
-        vram: Annotated[str | None, typer.Option(help="GPU memory, e.g. 21G; 0: no GPU.")] = None,
+        vram: Annotated[
+            str | None, typer.Option(help="GPU memory, e.g. 21G, or cuda:0=21G,cuda:1=10G; 0: no GPU.")
+        ] = None,
         dram: Annotated[str | None, typer.Option(help="Main memory, e.g. 136G. Default: what is free.")] = None,
-        gpu: Annotated[str, typer.Option(help="Profile that prices a GPU that is not here.")] = "rtx4090",
-        context: Annotated[int, typer.Option(help="Tokens that the cache must hold.")] = 4096,
-        kv: Annotated[str, typer.Option(help="Type of the cache: f16, bf16, q8_0 or f32.")] = "f16",
+        gpu: Annotated[
+            str, typer.Option(help="Profile that prices a GPU that is not here; several by commas.")
+        ] = "rtx4090",
+        context: Annotated[int, typer.Option("--context", "--ctx", help="Tokens that the cache must hold.")] = 4096,
+        batch: Annotated[int, typer.Option(help="Sequences that are decoded at once.")] = 1,
+        kv: Annotated[
+            str, typer.Option("--kv", "--kv-type", help="Type of the cache: f16, bf16, q8_0 or f32.")
+        ] = "f16",
+        objective: Annotated[
+            str, typer.Option(help="What to be fast at: workload, decode, prefill, ttft or balanced.")
+        ] = "workload",
         prompt_tokens: Annotated[
             int | None, typer.Option(help="Prompt of the workload to be fast at. Default: 1024.")
         ] = None,
@@ -57,16 +67,19 @@ def register(app: typer.Typer) -> None:
         from kbench.model import load_descriptor
         from kbench.report import print_tune_report
         from kbench.results import Store
-        from kbench.tuner import DEFAULT_MODEL, TuneRequest, load_profile, tune
+        from kbench.tuner import DEFAULT_MODEL, TuneRequest, load_profile, parse_vram, tune
 
-        load_profile(gpu)  # a typo is told, used or not
+        for name in gpu.split(","):
+            load_profile(name.strip())  # a typo is told, used or not
         warn_of_context(context, load_descriptor(model or DEFAULT_MODEL)[0])
         request = TuneRequest(
             model=model or DEFAULT_MODEL,
-            vram_bytes=None if vram is None else parse_size(vram, "--vram"),
+            vram_bytes=None if vram is None else parse_vram(vram),
             dram_bytes=None if dram is None else parse_size(dram, "--dram"),
             gpu=gpu,
             context=context,
+            batch=batch,
+            objective=objective,
             kv=kv,
             prompt_tokens=prompt_tokens,
             gen_tokens=gen_tokens,

@@ -25,6 +25,11 @@ _ORDER = (
     "embedding", "stream", "q projections", "kv projections", "attention", "o projection", "linear attention",
     "dense FFN", "routed experts", "shared experts", "final norm", "lm_head", "transfers",
 )  # fmt: skip
+# What takes memory on a device, as people call it; the margin is none of it.
+_MEMORY_LINES = {
+    "weights": "weights_bytes", "cache": "kv_bytes", "workspace": "workspace_bytes", "runtime": "runtime_bytes",
+    "pinned buffers": "pinned_bytes", "while loading": "loading_bytes", "left free": "margin_bytes",
+}  # fmt: skip
 _NAMES = {"stream": "norms, router, residual"}
 
 
@@ -75,8 +80,8 @@ def _header(fields: Fields) -> Text:
         f"{format_bytes(model['bytes'])}\n"
     )
     text.append(f"host      {fields['host']['cpu']}, {_count(fields['host']['cores'], 'core')} ({fields['host_id']})\n")
-    if fields["gpu"]:
-        text.append(f"GPU       {fields['gpu']['label']} ")
+    for device, gpu in fields["gpus"].items():
+        text.append(f"{device:<9} {gpu['label']} ")
         text.append("modelled from its data sheet, not measured\n", style="yellow")
     budgets = fields["budgets"]
     vram = f"{format_bytes(budgets['vram_bytes'])} VRAM + " if budgets["vram_bytes"] else ""
@@ -150,7 +155,7 @@ def _differ(parts: Iterable[_Line]) -> bool:
 def _footnotes(fields: Fields) -> str:
     notes = ["FLOP/el.: FLOPs per stored element in decode; the more, the better its memory is spent on a fast device."]
     notes.append("decode, prefill: share of the sum over all operators; what overlaps counts in full.")
-    if fields["gpu"]:
+    if fields["gpus"]:
         notes.append("* modelled")
     reasons = {
         f"{row['op']} on {a['device']}: {a['reason']}"
@@ -162,18 +167,24 @@ def _footnotes(fields: Fields) -> str:
 
 
 def _placement(fields: Fields) -> Table:
-    made = table(
-        "Placement",
-        ("device", "left"), ("weights", "right"), ("cache", "right"), ("workspace", "right"), ("total", "right"),
-        ("budget", "right"), ("", "left"),
-    )  # fmt: skip
-    for device, memory in fields["placement"].items():
-        names = ("weights_bytes", "kv_bytes", "workspace_bytes", "total_bytes", "budget_bytes")
-        share = memory["total_bytes"] / memory["budget_bytes"] if memory["budget_bytes"] else 0.0
-        filled = bar(share)
-        filled.append(f" {share * 100:.0f} %", style="")
-        made.add_row(device, *(format_bytes(memory[name]) for name in names), filled)
+    """A column for each device, a line for each thing that takes memory there."""
+    devices = fields["placement"]
+    made = table("Placement", ("", "left"), *((device, "right") for device in devices))
+    for name, key in _MEMORY_LINES.items():
+        sizes = [memory.get(key, 0) for memory in devices.values()]
+        if any(sizes) or key in ("weights_bytes", "kv_bytes"):
+            made.add_row(name, *(format_bytes(size) if size else "" for size in sizes))
+    made.add_row("total", *(format_bytes(memory["total_bytes"]) for memory in devices.values()), style="bold")
+    made.add_row("budget", *(format_bytes(memory["budget_bytes"]) for memory in devices.values()))
+    made.add_row("", *(_used(memory) for memory in devices.values()))
     return made
+
+
+def _used(memory: Mapping[str, float]) -> Text:
+    share = memory["total_bytes"] / memory["budget_bytes"] if memory["budget_bytes"] else 0.0
+    filled = bar(share, width=12)
+    filled.append(f" {share * 100:.0f} %", style="")
+    return filled
 
 
 def _speeds(fields: Fields) -> Table:

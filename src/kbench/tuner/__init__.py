@@ -3,16 +3,17 @@
 ``cost_model`` says what a call costs, ``column`` and ``layout`` what can be chosen, ``placement`` chooses.
 """
 
+from .budget import parse_vram
 from .plan import Plan, cells, make_plan
 from .profile import DEFAULT_GPU, GpuProfile, load_profile, profile_names
 from .proxy import proxy
 from .report import TuneReport
-from .request import DEFAULT_CHUNK, DEFAULT_CONTEXT, DEFAULT_MODEL, TuneRequest, Workload, workload
+from .request import DEFAULT_CHUNK, DEFAULT_CONTEXT, DEFAULT_MODEL, OBJECTIVES, TuneRequest, Workload, workload
 from .search_space import SearchSpace, search_space, search_space_of
 from .tune import replay, tune
 
 __all__ = [
-    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "GpuProfile", "Plan", "SearchSpace",
-    "TuneReport", "TuneRequest", "Workload", "cells", "load_profile", "make_plan", "profile_names", "proxy", "replay",
-    "search_space", "search_space_of", "tune", "workload",
+    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "OBJECTIVES", "GpuProfile", "Plan",
+    "SearchSpace", "TuneReport", "TuneRequest", "Workload", "cells", "load_profile", "make_plan", "parse_vram",
+    "profile_names", "proxy", "replay", "search_space", "search_space_of", "tune", "workload",
 ]  # fmt: skip

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 import psutil
 
-from kbench.core import CPU, Device, OverBudget, format_bytes
+from kbench.core import CPU, Device, OverBudget, UserError, format_bytes, parse_size
 from kbench.measure import Host
 
 from .placement import PlacementProblem, least_overflow
 from .profile import MARGIN_BYTES, RUNTIME_BYTES, GpuProfile, load_profile, profile_names
 from .request import TuneRequest
-
-GPU = Device("cuda", 0)
 
 # Interpreter, torch, tokenizer: what the engine leaves to the rest of its process.
 HOST_RUNTIME_BYTES = 256 << 20
@@ -34,24 +32,51 @@ class Budget:
         return self.total_bytes - self.runtime_bytes - self.margin_bytes - workspace_bytes
 
 
-def budgets(request: TuneRequest, machine: Host | None) -> tuple[list[Budget], GpuProfile | None]:
-    """The host's budget and, where there is a GPU to plan for, its own with the profile that prices it.
+def parse_vram(text: str, where: str = "--vram") -> int | dict[Device, int]:
+    """``21G``, or ``cuda:0=21G,cuda:1=10G``: bytes of one GPU, or of each.
+
+    Raises:
+        UserError: a size that is none, a device that is no GPU or comes twice.
+    """
+    if "=" not in text:
+        return parse_size(text, where)
+    found: dict[Device, int] = {}
+    for part in text.split(","):
+        name, _, size = part.partition("=")
+        device = Device.parse(name.strip())
+        if device.kind == CPU.kind or device in found:
+            raise UserError(f"{part.strip()!r}", where=where, accepted="each GPU once, like cuda:0=21G,cuda:1=10G")
+        found[device] = parse_size(size, where)
+    return found
+
+
+def budgets(request: TuneRequest, machine: Host | None) -> tuple[list[Budget], dict[Device, GpuProfile]]:
+    """The host's budget and, for each GPU to plan for, its own with the profile that prices it.
 
     Raises:
         UserError: no such profile.
     """
     dram = request.dram_bytes if request.dram_bytes is not None else free_bytes(machine)
     found = [Budget(CPU, dram, HOST_RUNTIME_BYTES, 0)]
-    gpu = machine.gpus[0] if machine and machine.gpus else None
-    vram = request.vram_bytes if request.vram_bytes is not None else gpu.memory_total_bytes if gpu else 0
-    if not vram:
-        return found, None
-    name = request.gpu
-    if gpu is not None and request.vram_bytes is None:
-        words = gpu.name.lower().replace(" ", "")
-        name = next((known for known in profile_names() if known in words), name)
-    profile = load_profile(name)
-    return [*found, Budget(GPU, vram, RUNTIME_BYTES, MARGIN_BYTES)], profile
+    here = {Device("cuda", gpu.index): gpu for gpu in (machine.gpus if machine else ())}
+    if request.vram_bytes is None:
+        wanted = {device: gpu.memory_total_bytes for device, gpu in here.items()}
+    elif isinstance(request.vram_bytes, int):
+        wanted = {Device("cuda", 0): request.vram_bytes}
+    else:
+        wanted = dict(request.vram_bytes)
+    names = [name.strip() for name in request.gpu.split(",")]
+    profiles = {}
+    for position, (device, vram) in enumerate(sorted(wanted.items(), key=lambda item: str(item[0]))):
+        if not vram:
+            continue
+        name = names[min(position, len(names) - 1)]
+        if request.vram_bytes is None:
+            words = here[device].name.lower().replace(" ", "")
+            name = max((known for known in profile_names() if known in words), key=len, default=name)
+        profiles[device] = load_profile(name)
+        found.append(Budget(device, vram, RUNTIME_BYTES, MARGIN_BYTES))
+    return found, profiles
 
 
 def free_bytes(machine: Host | None) -> int:

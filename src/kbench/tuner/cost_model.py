@@ -72,19 +72,22 @@ class Roof:
         return max(moving, size.flops / peak if peak else 0.0)
 
 
+_NO_GPUS: Mapping[Device, GpuProfile] = {}
+
+
 class CostModel:
-    """Prices problems on devices from records and, for a GPU that is not here, from its profile."""
+    """Prices problems on devices from records and, for GPUs that are not here, from their profiles."""
 
     def __init__(
         self,
         records: Iterable[Record],
         *,
         threads: Iterable[int],
-        profile: GpuProfile | None = None,
+        profiles: Mapping[Device, GpuProfile] = _NO_GPUS,
         roof: Roof | None = None,
     ) -> None:
         """``threads`` are the counts that may be chosen; of several records of a case the last one counts."""
-        self.profile = profile
+        self.profiles = profiles
         self.threads = tuple(sorted(threads))
         self.roof = roof or Roof()
         self._table: dict[Key, Record] = {}
@@ -112,9 +115,9 @@ class CostModel:
         return self._known[key]
 
     def _on_gpu(self, problem: Problem, device: Device) -> Cost | None:
-        if self.profile is None or unavailable(problem.op, device):
+        if device not in self.profiles or unavailable(problem.op, device):
             return None
-        seconds = self.profile.seconds(work(problem))
+        seconds = self.profiles[device].seconds(work(problem))
         return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, GPU_IMPLEMENTATION)
 
     def _on_cpu(self, problem: Problem, threads: int) -> Cost | None:
@@ -152,11 +155,12 @@ class CostModel:
             self._sizes[key] = self.packed.n_bytes(problem, cost.implementation if cost else "")
         return self._sizes[key]
 
-    def transfer(self, n_bytes: float) -> Cost:
-        """A copy between the host and the GPU."""
-        if self.profile is None:
+    def transfer(self, n_bytes: float, src: Device, dst: Device) -> Cost:
+        """A copy over the links of both ends; between two GPUs it passes through the host's memory."""
+        ends = [self.profiles[device] for device in (src, dst) if device in self.profiles]
+        if not ends:
             raise Unsupported("a transfer without a GPU")
-        seconds = self.profile.transfer_seconds(n_bytes)
+        seconds = sum(profile.transfer_seconds(n_bytes) for profile in ends)
         return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, "copy")
 
     def best_threads(self, problems: Mapping[Problem, float]) -> int:

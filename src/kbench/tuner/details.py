@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kbench import __version__
-from kbench.core import CPU
+from kbench.core import CPU, Device
 from kbench.measure import Host
 from kbench.results import Record, Store
 
@@ -25,7 +25,7 @@ def details(
     layout: Layout,
     problem: PlacementProblem,
     available: Sequence[Budget],
-    profile: GpuProfile | None,
+    profiles: Mapping[Device, GpuProfile],
     machine: Host | None,
     sweeps: Iterable[Record] = (),
 ) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def details(
     return {
         "kbench_version": __version__,
         "machine": machine_fields(machine) if machine else None,
-        "ceilings": [*_host_ceilings(layout.costs.roof), *_gpu_ceilings(gpus, profile)],
+        "ceilings": [*_host_ceilings(layout.costs.roof), *_gpu_ceilings(gpus, profiles)],
         "vram_curve": curve,
         "block_sweeps": block_sweeps(sweeps),
     }
@@ -77,16 +77,14 @@ def _host_ceilings(roof: Roof) -> list[dict[str, Any]]:
     ]
 
 
-def _gpu_ceilings(gpus: Iterable[Budget], profile: GpuProfile | None) -> list[dict[str, Any]]:
-    if profile is None:
-        return []
+def _gpu_ceilings(gpus: Iterable[Budget], profiles: Mapping[Device, GpuProfile]) -> list[dict[str, Any]]:
     return [
         {
             "device": str(budget.device),
-            "label": profile.label,
+            "label": profiles[budget.device].label,
             "source": MODELLED,
-            "bandwidth_bytes_per_s": profile.bandwidth,
-            "operations_per_s": profile.fp16_flops,
+            "bandwidth_bytes_per_s": profiles[budget.device].bandwidth,
+            "operations_per_s": profiles[budget.device].fp16_flops,
         }
         for budget in gpus
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, Problem, work
@@ -31,7 +31,14 @@ class Sizes:
 class Layout:
     """A plan cut into stages and priced: what the solver sees, and how its answer reads."""
 
-    def __init__(self, plan: Plan, costs: CostModel, devices: Sequence[Device]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        costs: CostModel,
+        devices: Sequence[Device],
+        times: Mapping[Phase, float] | None = None,
+    ) -> None:
+        """``times``: what a step of each phase counts; None: as often as the workload takes it."""
         self.plan, self.costs, self.devices = plan, costs, tuple(devices)
         self.stages = stages(plan.calls[Phase.DECODE])
         # The same stage by phase: latent attention has other calls in prefill.
@@ -40,7 +47,7 @@ class Layout:
             stage.start: {Phase.DECODE: stage, Phase.PREFILL: other}
             for stage, other in zip(self.stages, prefill, strict=True)
         }
-        self.times = {Phase.PREFILL: plan.workload.n_chunks, Phase.DECODE: float(plan.workload.gen_tokens)}
+        self.times = dict(times or plan.workload.times)
         self._by_module: dict[Phase, dict[str, list[OpCall]]] = {phase: {} for phase in Phase}
         for phase in Phase:
             for call in plan.calls[phase]:
@@ -62,7 +69,7 @@ class Layout:
         self._shared = {name for name, positions in users.items() if len(positions) > 1}
 
     def _tokens(self, phase: Phase) -> int:
-        return 1 if phase is Phase.DECODE else self.plan.workload.chunk
+        return self.plan.shapes[phase][0]
 
     def _choose_threads(self) -> dict[str, int]:
         """Threads by module, from the time of all its calls in both phases."""
@@ -70,7 +77,8 @@ class Layout:
         for phase in Phase:
             for call in self.plan.calls[phase]:
                 load = loads.setdefault(call.module, {})
-                load[call.problem] = load.get(call.problem, 0.0) + self.times[phase]
+                problem, times = self.plan.priced(call.problem)
+                load[problem] = load.get(problem, 0.0) + self.times[phase] * times
         chosen: dict[tuple[tuple[Problem, float], ...], int] = {}
         result = {}
         for module, load in loads.items():
@@ -81,8 +89,10 @@ class Layout:
         return result
 
     def cost(self, call: OpCall, device: Device) -> Cost | None:
-        """Of one call, or None when nothing runs it there."""
-        return self.costs.cost(call.problem, device, self.threads[call.module])
+        """Of one call, or None when nothing runs it there. What sequences do apart costs each of them as much."""
+        problem, times = self.plan.priced(call.problem)
+        cost = self.costs.cost(problem, device, self.threads[call.module])
+        return cost if cost is None or times == 1 else cost.scaled(times)
 
     def _weight_bytes(self, call: OpCall, device: Device) -> int:
         return self.costs.weight_bytes(call.problem, device, self.threads[call.module]) if call.weights else 0
@@ -100,9 +110,10 @@ class Layout:
             if of != unit:
                 continue
             if call.problem.has("context"):
-                kv += int(work(call.problem.replace(context=self.plan.context)).resident_bytes)
+                whole = call.problem.replace(context=self.plan.context)
+                kv += self.plan.batch * int(work(whole).resident_bytes)
             if call.op == "delta_rule":  # a state of fixed size
-                kv += int(work(call.problem).resident_bytes)
+                kv += self.plan.batch * int(work(call.problem).resident_bytes)
             if any(name in self._shared for name in call.weights):
                 shared.update(dict.fromkeys(call.weights, self._weight_bytes(call, device)))
             elif call.op == "head_linear" or call.weights not in own:
@@ -153,7 +164,7 @@ class Layout:
             for unit in range(len(stage.units))
         ]
         columns = []
-        for chosen in itertools.product(*allowed):
+        for chosen in _choices(allowed, len(self.devices)):
             n_bytes = [0] * len(self.devices)
             shared = set()
             for unit, d in enumerate(chosen):
@@ -185,7 +196,7 @@ class Layout:
         present = {stage.entry: self.devices[entry]} if stage.entry else {}
 
         def transfer(value: str, src: Device, dst: Device) -> float:
-            return self.costs.transfer(self._widths[phase][value]).seconds
+            return self.costs.transfer(self._widths[phase][value], src, dst).seconds
 
         return makespan(steps, transfer, present)
 
@@ -231,6 +242,15 @@ class Layout:
             if cost is not None:
                 return cost.implementation
         return AUTO
+
+
+def _choices(allowed: Sequence[Sequence[int]], n_devices: int) -> Iterable[tuple[int, ...]]:
+    """Devices for the units of a stage: the host's and those of one GPU. More than one would cross links twice for
+    every layer, and there would be too many to try."""
+    found: dict[tuple[int, ...], None] = {}
+    for gpu in range(1, max(n_devices, 2)):
+        found.update(dict.fromkeys(itertools.product(*([d for d in of if d in (0, gpu)] for of in allowed))))
+    return found
 
 
 def workspace_bytes(calls: Mapping[Phase, Sequence[OpCall]], tokens: Mapping[Phase, int], device: Device | None) -> int:

@@ -30,11 +30,33 @@ class Plan:
     context: int
     kv: str
     calls: dict[Phase, tuple[OpCall, ...]]
+    batch: int = 1
+
+    @property
+    def shapes(self) -> dict[Phase, tuple[int, int]]:
+        """Tokens and context of a step of each phase."""
+        return _shapes(self.workload, self.batch)
+
+    def priced(self, problem: Problem) -> tuple[Problem, int]:
+        """The problem that ``problem`` is priced by, and how often: sequences of a batch share weights, but each
+        attends to a cache of its own."""
+        if self.batch > 1 and problem.integer("tokens") == self.batch and problem.op in _APART:
+            return problem.replace(tokens=1), self.batch
+        return problem, 1
 
     @property
     def problems(self) -> list[Problem]:
         """Every problem once."""
-        return list(dict.fromkeys(call.problem for phase in Phase for call in self.calls[phase]))
+        return list(dict.fromkeys(self.priced(call.problem)[0] for phase in Phase for call in self.calls[phase]))
+
+
+# What the sequences of a batch do each for itself.
+_APART = ("attention", "mla_attention", "delta_rule")
+
+
+def _shapes(work: Workload, batch: int) -> dict[Phase, tuple[int, int]]:
+    context = max(batch, work.decode_context)
+    return {Phase.DECODE: (batch, context), Phase.PREFILL: (work.chunk, work.prefill_context)}
 
 
 def make_plan(descriptor: ModelDescriptor, request: TuneRequest, work: Workload) -> Plan:
@@ -43,16 +65,15 @@ def make_plan(descriptor: ModelDescriptor, request: TuneRequest, work: Workload)
     Raises:
         Unsupported: the two phases are not made of the same stages and units.
     """
-    shapes = {Phase.DECODE: (1, work.decode_context), Phase.PREFILL: (work.chunk, work.prefill_context)}
     calls = {
         phase: lower(descriptor, {}, phase, tokens, context, kv=request.kv, resolve=lambda problem, device: AUTO)
-        for phase, (tokens, context) in shapes.items()
+        for phase, (tokens, context) in _shapes(work, request.batch).items()
     }
     # Latent attention may be absorbed in one phase and not in the other: its unit then has other calls.
     kinds = [[(stage.name, [u.kind for u in stage.units]) for stage in stages(calls[phase])] for phase in Phase]
     if any(other != kinds[0] for other in kinds):
         raise Unsupported("prefill and decode are cut into different stages", where=descriptor.name)
-    return Plan(descriptor, build_tree(descriptor), work, request.context, request.kv, calls)
+    return Plan(descriptor, build_tree(descriptor), work, request.context, request.kv, calls, request.batch)
 
 
 def implementations_of(problem: Problem) -> list[str]:

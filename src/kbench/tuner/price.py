@@ -34,15 +34,11 @@ def price(layout: Layout, solution: Solution) -> dict[Phase, PhasePrice]:
     """One decoded token and one prefill step under ``solution``, from the same lowering that the engine runs."""
     plan = layout.plan
     assignment = layout.assignment(solution)
-    shapes = {
-        Phase.DECODE: (1, plan.workload.decode_context),
-        Phase.PREFILL: (plan.workload.chunk, plan.workload.prefill_context),
-    }
     return {
         phase: price_calls(
             lower(plan.descriptor, assignment, phase, tokens, context, kv=plan.kv, resolve=layout.resolve), layout
         )
-        for phase, (tokens, context) in shapes.items()
+        for phase, (tokens, context) in plan.shapes.items()
     }
 
 
@@ -66,7 +62,8 @@ def price_calls(calls: Sequence[OpCall], layout: Layout) -> PhasePrice:
 def cost_of(call: OpCall, layout: Layout) -> Cost:
     """What ``call`` costs where it was placed."""
     if call.op == "transfer":
-        return layout.costs.transfer(call.problem.integer("d") * call.problem.integer("tokens") * _ELEMENT_BYTES)
+        n_bytes = call.problem.integer("d") * call.problem.integer("tokens") * _ELEMENT_BYTES
+        return layout.costs.transfer(n_bytes, *(Device.parse(call.problem.text(end)) for end in ("src", "dst")))
     found = layout.cost(call, call.device)
     if found is None:
         raise ValueError(f"{call.module}: {call.problem.key} has no price on {call.device}")

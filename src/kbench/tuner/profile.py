@@ -6,7 +6,8 @@ the embedded ones carry the source of each figure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbench.core import Lines, UserError, Work, did_you_mean, load_yaml, parse_size
@@ -39,11 +40,14 @@ MARGIN_BYTES = 1 << 30
 
 _FOLDER = Path(__file__).parent / "profiles"
 _FIELDS = ("label", "memory", "bandwidth_gb_per_s", "fp16_tflops", "link", "link_gb_per_s")
+# Where each figure is from, by its name: in every embedded profile.
+_OPTIONAL = ("int8_tops", "sources")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProfile:
-    """A GPU in numbers: bytes, bytes/s, FLOP/s of the data sheet; the link to the host in bytes/s as reached."""
+    """A GPU in numbers: bytes, bytes/s, dense FLOP/s and 8-bit operations/s (0: not told) of the data sheet; the link
+    to the host in bytes/s as reached. ``sources`` says where each figure of the file is from."""
 
     name: str
     label: str
@@ -52,6 +56,8 @@ class GpuProfile:
     fp16_flops: float
     link: str
     link_bandwidth: float
+    int8_ops: float = 0.0
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def seconds(self, work: Work) -> float:
         """Launch, then the longer of moving the bytes and doing the arithmetic. Activations count as FP16."""
@@ -87,20 +93,24 @@ def load_profile(gpu: str) -> GpuProfile:
     name = gpu.lower().replace("-", "").replace(" ", "") if embedded else Path(gpu).stem
     path = _FOLDER / f"{name}.yaml" if embedded else Path(gpu)
     data = load_yaml(path)
-    if not isinstance(data, Lines) or set(data) != set(_FIELDS):
+    if not isinstance(data, Lines) or set(data) - set(_OPTIONAL) != set(_FIELDS):
         found = ", ".join(data) if isinstance(data, Lines) else type(data).__name__
-        raise UserError(f"found {found or 'nothing'}", where=str(path), accepted=f"exactly {', '.join(_FIELDS)}")
+        accepted = f"exactly {', '.join(_FIELDS)}; perhaps {', '.join(_OPTIONAL)}"
+        raise UserError(f"found {found or 'nothing'}", where=str(path), accepted=accepted)
 
-    def number(field: str) -> float:
-        value = data[field]
+    def number(key: str) -> float:
+        value = data[key]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise UserError(f"{value!r}", where=f"{path}:{data.line_of(field)}: {field}", accepted="a positive number")
+            raise UserError(f"{value!r}", where=f"{path}:{data.line_of(key)}: {key}", accepted="a positive number")
         return float(value)
 
-    for field in ("label", "link"):
-        if not str(data[field]).isprintable():  # a terminal would obey it
-            where = f"{path}:{data.line_of(field)}: {field}"
-            raise UserError(f"{data[field]!r}", where=where, accepted="one line of printable text")
+    sources = data.get("sources", {})
+    if not isinstance(sources, Mapping) or not all(isinstance(value, str) for value in sources.values()):
+        raise UserError(f"{sources!r}", where=f"{path}:{data.line_of('sources')}: sources", accepted="texts by figure")
+    for key in ("label", "link"):
+        if not str(data[key]).isprintable():  # a terminal would obey it
+            where = f"{path}:{data.line_of(key)}: {key}"
+            raise UserError(f"{data[key]!r}", where=where, accepted="one line of printable text")
     where = f"{path}:{data.line_of('memory')}: memory"
     return GpuProfile(
         name=name,
@@ -110,4 +120,6 @@ def load_profile(gpu: str) -> GpuProfile:
         fp16_flops=number("fp16_tflops") * 1e12,
         link=str(data["link"]),
         link_bandwidth=number("link_gb_per_s") * 1e9,
+        int8_ops=number("int8_tops") * 1e12 if "int8_tops" in data else 0.0,
+        sources=dict(sources),
     )

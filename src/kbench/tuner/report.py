@@ -111,12 +111,12 @@ def fold_numbers(numbers: Iterable[int]) -> str:
 def prediction(prices: Mapping[Phase, PhasePrice], layout: Layout) -> dict[str, Any]:
     """Tokens per second of both phases; intervals have the slower figure first."""
     decode, prefill = prices[Phase.DECODE], prices[Phase.PREFILL]
-    chunk = layout.plan.workload.chunk
+    chunk, batch = layout.plan.workload.chunk, layout.plan.batch
     gpu = any(call.device != CPU for price in prices.values() for call, _ in price.calls)
     return {
-        "decode_tokens_per_s": 1 / decode.seconds,
+        "decode_tokens_per_s": batch / decode.seconds,
         "prefill_tokens_per_s": chunk / prefill.seconds,
-        "decode_interval": [1 / decode.high, 1 / decode.low],
+        "decode_interval": [batch / decode.high, batch / decode.low],
         "prefill_interval": [chunk / prefill.high, chunk / prefill.low],
         "source": "modelled" if gpu else "measured",
     }

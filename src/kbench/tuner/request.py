@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbench.core import UserError, check_kv
+from kbench.core import Device, Phase, UserError, check_kv, did_you_mean
 
 from .profile import DEFAULT_GPU
+
+# Name -> what is minimised.
+OBJECTIVES = {
+    "workload": "the time to read the prompt and to write the answer",
+    "decode": "the time of a generated token",
+    "prefill": "the time to read the prompt",
+    "ttft": "the time until the first token: the prompt and one token",
+    "balanced": "the slowdowns of both phases against unlimited memory, weighed alike",
+}
+_TIE = 1e-6
 
 DEFAULT_MODEL = "deepseek-v2-chat"
 DEFAULT_CONTEXT = 4096
@@ -26,10 +37,13 @@ class TuneRequest:
 
     Attributes:
         model: a GGUF file or the name of an embedded descriptor.
-        vram_bytes: budget of the GPU; None takes the GPU that is there, 0 takes none.
+        vram_bytes: budget of the GPU, or of each; None takes the GPUs that are there, 0 takes none.
         dram_bytes: budget of the host; None takes what is free.
-        gpu: profile that a GPU is priced from.
-        context: tokens that the cache must hold.
+        gpu: profile that a GPU is priced from; several, by commas, for several GPUs, of which the last one counts for
+            all that follow.
+        context: tokens that the cache must hold, for each sequence.
+        batch: sequences that are decoded at once.
+        objective: what is minimised: one of ``OBJECTIVES``.
         prompt_tokens, gen_tokens: the workload whose time is minimised; None: a default that fits ``context``.
         threads: pins the CPU thread count; None searches.
         chunk: tokens of one prefill step.
@@ -39,10 +53,12 @@ class TuneRequest:
     """
 
     model: str = DEFAULT_MODEL
-    vram_bytes: int | None = None
+    vram_bytes: int | Mapping[Device, int] | None = None
     dram_bytes: int | None = None
     gpu: str = DEFAULT_GPU
     context: int = DEFAULT_CONTEXT
+    batch: int = 1
+    objective: str = "workload"
     prompt_tokens: int | None = None
     gen_tokens: int | None = None
     threads: int | None = None
@@ -60,6 +76,15 @@ class Workload:
     prompt_tokens: int
     gen_tokens: int
     chunk: int
+    objective: str = "workload"
+
+    @property
+    def times(self) -> dict[Phase, float]:
+        """What a step of each phase counts in what is minimised; what does not count breaks ties."""
+        prefill, decode = self.n_chunks, float(self.gen_tokens)
+        if self.objective in ("prefill", "ttft"):
+            decode = 1.0 if self.objective == "ttft" else _TIE * decode
+        return {Phase.PREFILL: _TIE * prefill if self.objective == "decode" else prefill, Phase.DECODE: decode}
 
     @property
     def n_chunks(self) -> float:
@@ -83,7 +108,14 @@ def workload(request: TuneRequest) -> Workload:
     Raises:
         UserError: counts below 1, or a workload that is longer than the context; an unknown cache type.
     """
-    for name in ("context", "prompt_tokens", "gen_tokens", "threads", "chunk"):
+    if request.objective not in OBJECTIVES:
+        raise UserError(
+            f"{request.objective!r}",
+            where="--objective",
+            accepted=", ".join(OBJECTIVES),
+            todo=did_you_mean(request.objective, OBJECTIVES),
+        )
+    for name in ("context", "batch", "prompt_tokens", "gen_tokens", "threads", "chunk"):
         value = getattr(request, name)
         if value is not None and value < 1:
             raise UserError(f"{value}", where=f"--{name.replace('_', '-')}", accepted="a positive number")
@@ -102,4 +134,4 @@ def workload(request: TuneRequest) -> Workload:
             where="workload",
             todo=f"use --context {prompt + gen} or more",
         )
-    return Workload(prompt, gen, min(request.chunk, prompt))
+    return Workload(prompt, gen, min(request.chunk, prompt), request.objective)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kbench import __version__
-from kbench.core import CPU, CheckBroken, OpCall, Phase, Placement, UserError, format_bytes
+from kbench.core import CPU, CheckBroken, Device, OpCall, Phase, Placement, UserError, format_bytes
 from kbench.measure import Guard, Host, host
 from kbench.model import ModelDescriptor, load_descriptor
 from kbench.results import Record, Store, tune_result_path, write_tune_result
@@ -25,8 +25,10 @@ from .cost_model import CostModel
 from .details import details, stored_sweeps
 from .greedy import greedy
 from .layout import Layout, workspace_bytes
+from .memory import memory, set_aside
+from .nearest import nearest
 from .packed import packing
-from .placement import PlacementProblem, Solution, evaluate, solve
+from .placement import PlacementProblem, Solution, solve
 from .plan import Key, Plan, cells, make_plan, thread_counts
 from .price import PhasePrice, price
 from .profile import GpuProfile
@@ -39,6 +41,7 @@ Progress = Callable[[str, int, int], None]
 
 # A GiB of a GPU's memory must save at least this share of the workload's time, or it stays free for a longer context.
 _WORTH_A_GIB = 1e-3
+_UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Placed:
     greedy_seconds: float | None
     prices: Mapping[Phase, PhasePrice]
     available: Sequence[Budget]
-    profile: GpuProfile | None
+    profiles: Mapping[Device, GpuProfile]
 
 
 def tune(
@@ -75,7 +78,7 @@ def tune(
         raise UserError("a directory", where=str(request.output), accepted="--output FILE.yaml")
     machine = host()
     plan = _plan(request)
-    available, profile = budgets(request, machine)
+    available, profiles = budgets(request, machine)
     counts = thread_counts(machine.usable_cpus, request.threads)
     guard = Guard()
     tell("measuring the machine's ceilings", 0, 1)
@@ -84,8 +87,8 @@ def tune(
     if beaten(roof, records):
         roof = measured_roof(store, counts, again=True)
     tell("placing", 0, 1)
-    costs = CostModel(records, threads=counts, profile=profile, roof=roof)
-    placed = place(plan, costs, available, profile)
+    costs = CostModel(records, threads=counts, profiles=profiles, roof=roof)
+    placed = place(plan, costs, available, profiles)
     report = _conclude(request, plan, placed, machine, store, load_session, tell, started)
     disturbed = [f"while measuring: {warning}" for warning in guard.warnings()]
     report = replace(report, fields={**report.fields, "notes": [*report.fields["notes"], *disturbed]})
@@ -103,26 +106,26 @@ def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[i
     plan = _plan(request)
     if request.dram_bytes is None or request.vram_bytes is None:
         raise UserError("no budgets", where="replay", accepted="vram_bytes and dram_bytes of the machine")
-    available, profile = budgets(request, None)
+    available, profiles = budgets(request, None)
     records = store.find(host_id=host_id, status="ok")
     roof = stored_roof(store, host_id)
-    costs = CostModel([r for r in records if r.op in _ops(plan)], threads=threads, profile=profile, roof=roof)
-    placed = place(plan, costs, available, profile)
+    costs = CostModel([r for r in records if r.op in _ops(plan)], threads=threads, profiles=profiles, roof=roof)
+    placed = place(plan, costs, available, profiles)
     fields = _fields(request, plan, placed, host_id, Proof(reason="replayed from records"), None)
-    fields |= details(placed.layout, placed.problem, available, profile, None, stored_sweeps(store, host_id))
+    fields |= details(placed.layout, placed.problem, available, profiles, None, stored_sweeps(store, host_id))
     fields["elapsed_s"] = time.perf_counter() - started
     assignment = placed.layout.assignment(placed.solution)
     return TuneReport(fields, assignment, emit(assignment, plan.tree, {}))
 
 
-def place(plan: Plan, costs: CostModel, available: Sequence[Budget], profile: GpuProfile | None) -> Placed:
+def place(plan: Plan, costs: CostModel, available: Sequence[Budget], profiles: Mapping[Device, GpuProfile]) -> Placed:
     """The proven optimum of ``plan`` under the budgets: a pure function of its arguments.
 
     Raises:
         OverBudget: nothing fits.
         UserError: a call that has a price on no device.
     """
-    tokens = {Phase.DECODE: 1, Phase.PREFILL: plan.workload.chunk}
+    tokens = {phase: shape[0] for phase, shape in plan.shapes.items()}
     # Activations of everything, wherever it runs: what a device can need at most.
     everything = workspace_bytes(plan.calls, tokens, None)
     # A device that cannot even hold that is out.
@@ -130,16 +133,22 @@ def place(plan: Plan, costs: CostModel, available: Sequence[Budget], profile: Gp
     devices = [budget.device for budget in usable]
     layout = Layout(plan, costs, devices)
     _check_priced(layout)
-    problem = layout.problem([budget.capacity(everything) for budget in usable])
-    free = solve(replace(problem, capacity=tuple(1 << 62 for _ in devices)))
+    if plan.workload.objective == "balanced":
+        best = solve(layout.problem([_UNLIMITED for _ in devices]))
+        assert best is not None
+        layout = Layout(plan, costs, devices, {phase: 1 / of.seconds for phase, of in price(layout, best).items()})
+    aside = set_aside(plan, len(devices) - 1).total
+    rooms = [budget.capacity(everything) - (aside if budget.device == CPU else 0) for budget in usable]
+    problem = layout.problem(rooms)
+    free = solve(replace(problem, capacity=tuple(_UNLIMITED for _ in devices)))
     if free is not None and len(devices) > 1:
-        problem = replace(problem, price=(0.0, _WORTH_A_GIB * free.seconds / 2**30))
+        problem = replace(problem, price=(0.0, *(_WORTH_A_GIB * free.seconds / 2**30 for _ in devices[1:])))
     solution = solve(problem)
     if solution is None:
-        raise over_budget(problem, usable, everything, _smaller_context(plan, costs, usable, everything))
+        raise over_budget(problem, usable, everything + aside, nearest(layout, rooms))
     rival = greedy(problem)
     prices = price(layout, solution)
-    return Placed(layout, problem, solution, rival.seconds if rival else None, prices, available, profile)
+    return Placed(layout, problem, solution, rival.seconds if rival else None, prices, available, profiles)
 
 
 def _plan(request: TuneRequest) -> Plan:
@@ -193,17 +202,6 @@ def _check_priced(layout: Layout) -> None:
         )
 
 
-def _smaller_context(plan: Plan, costs: CostModel, usable: Sequence[Budget], everything: int) -> str:
-    """The hint with the largest power-of-two context that fits, if one does."""
-    context = 1 << (plan.context - 1).bit_length() - 1
-    while context >= 256:
-        smaller = Layout(replace(plan, context=context), costs, [b.device for b in usable])
-        if solve(smaller.problem([budget.capacity(everything) for budget in usable])) is not None:
-            return f"or use --context {context}, which fits"
-        context //= 2
-    return ""
-
-
 def _conclude(
     request: TuneRequest,
     plan: Plan,
@@ -224,7 +222,7 @@ def _conclude(
     if assign(rules, plan.tree, Placement()) != assignment:
         raise CheckBroken("the rules read back as another assignment", where=str(path))
     more = details(
-        placed.layout, placed.problem, placed.available, placed.profile, machine, stored_sweeps(store, machine.host_id)
+        placed.layout, placed.problem, placed.available, placed.profiles, machine, stored_sweeps(store, machine.host_id)
     )
     tell("running the model under the rules", 0, 1)
     proof = prove(request, plan.descriptor, plan.workload, rules, assignment, store, load_session)
@@ -262,7 +260,7 @@ def _provenance(request: TuneRequest, plan: Plan, placed: Placed, host_id: str, 
         "workload": _workload(plan.workload, plan.context),
         "predicted": rounded(predicted),
         "measured": rounded(measured) if measured else proof.reason,
-        "modelled": [f"{placed.profile.label}: every time on cuda:0 and every transfer"] if placed.profile else [],
+        "modelled": [f"{p.label}: every time on {device} and every transfer" for device, p in placed.profiles.items()],
         "result_ids": _result_ids(placed),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
@@ -307,6 +305,7 @@ def _fields(
             for name in ("decode_tokens_per_s", "prefill_tokens_per_s")
         }
     greedy_seconds = placed.greedy_seconds
+    gpus = {str(d): {"name": p.name, "label": p.label, "source": "modelled"} for d, p in placed.profiles.items()}
     return {
         "model": {
             "name": descriptor.name,
@@ -318,16 +317,16 @@ def _fields(
         },
         "host_id": host_id,
         "host": {"cpu": machine.cpu.model, "cores": machine.usable_cpus} if machine else None,
-        "gpu": {"name": placed.profile.name, "label": placed.profile.label, "source": "modelled"}
-        if placed.profile
-        else None,
+        "gpu": next(iter(gpus.values()), None),
+        "gpus": gpus,
         "budgets": {
-            "vram_bytes": next((b.total_bytes for d, b in by_device.items() if d != CPU), 0),
+            "vram_bytes": sum(b.total_bytes for d, b in by_device.items() if d != CPU),
             "dram_bytes": by_device[CPU].total_bytes,
+            "by_device": {str(device): budget.total_bytes for device, budget in by_device.items()},
         },
         "workload": _workload(plan.workload, plan.context),
         "ops": op_rows(placed.prices, placed.layout),
-        "placement": memory(plan, placed),
+        "placement": memory(placed.layout, placed.problem, placed.solution, placed.prices, placed.available),
         "packing": asdict(packing(_packed_calls(placed), placed.layout.costs.packed)),
         "predicted": predicted,
         "measured": measured,
@@ -353,7 +352,7 @@ def _packed_calls(placed: Placed) -> list[tuple[OpCall, str]]:
 def _notes(plan: Plan, placed: Placed) -> list[str]:
     """What a person would otherwise wonder about."""
     notes = []
-    tokens = {Phase.DECODE: 1, Phase.PREFILL: plan.workload.chunk}
+    tokens = {phase: shape[0] for phase, shape in plan.shapes.items()}
     for budget in placed.available:
         if budget.device not in placed.layout.devices:
             left = budget.capacity(workspace_bytes(plan.calls, tokens, None))
@@ -362,31 +361,3 @@ def _notes(plan: Plan, placed: Placed) -> list[str]:
                 f"{format_bytes(budget.total_bytes - left)}, the budget is {format_bytes(budget.total_bytes)}"
             )
     return notes
-
-
-def memory(plan: Plan, placed: Placed) -> dict[str, dict[str, int]]:
-    """Bytes by device: weights, cache, workspace with the runtime's own, their total, the budget."""
-    layout, solution = placed.layout, placed.solution
-    calls = {phase: [call for call, _ in placed.prices[phase].calls] for phase in Phase}
-    tokens = {Phase.DECODE: 1, Phase.PREFILL: plan.workload.chunk}
-    _, used = evaluate(placed.problem, solution.columns)
-    result = {}
-    for budget in placed.available:
-        kv = total = 0
-        if budget.device in layout.devices:
-            index = layout.devices.index(budget.device)
-            total = used[index]
-            for stage, column in zip(layout.stages, solution.columns, strict=True):
-                on = [u for u, d in enumerate(column.devices) if d == index]
-                kv += sum(layout.sizes(stage, unit, budget.device).kv for unit in on)
-        runs = any(call.device == budget.device for phase in Phase for call in calls[phase])
-        workspace = budget.runtime_bytes + workspace_bytes(calls, tokens, budget.device) if runs else 0
-        result[str(budget.device)] = {
-            "weights_bytes": total - kv,
-            "kv_bytes": kv,
-            "workspace_bytes": workspace,
-            "total_bytes": total + workspace,
-            "margin_bytes": budget.margin_bytes if runs else 0,
-            "budget_bytes": budget.total_bytes,
-        }
-    return result
