@@ -53,6 +53,20 @@ def run(*arguments: str) -> Any:
     return result
 
 
+def test_a_config_of_hugging_face_is_planned(quick: Path) -> None:
+    config = {
+        "model_type": "gpt_oss", "hidden_size": 256, "intermediate_size": 128, "num_hidden_layers": 4, "head_dim": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "sliding_window": 128, "vocab_size": 320, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+    }  # fmt: skip
+    (quick / "My-Model").mkdir()
+    (quick / "My-Model" / "config.json").write_text(json.dumps(config))
+    fields = json.loads(run("My-Model/config.json", "--vram", "1G", "--dram", "1G", "--json").stdout)
+    assert (fields["model"]["name"], fields["model"]["arch"]) == ("My-Model", "gpt-oss")
+    assert {"attention", "moe_experts", "moe_router"} <= {row["op"] for row in fields["ops"]}
+    assert fields["rules_path"] == "kbench-rules/my-model.yaml"
+
+
 def test_the_json_object_and_the_rules(quick: Path) -> None:
     result = run("deepseek-v2-lite-chat", "--vram", "6G", "--dram", "24G", "--json")
     fields = json.loads(result.stdout)

@@ -36,7 +36,7 @@ class TuneRequest:
     """A tuning job.
 
     Attributes:
-        model: a GGUF file or the name of an embedded descriptor.
+        model: a GGUF file, a config.json or the name of an embedded descriptor.
         vram_bytes: budget of the GPU, or of each; None takes the GPUs that are there, 0 takes none.
         dram_bytes: budget of the host; None takes what is free.
         gpu: profile that a GPU is priced from; several, by commas, for several GPUs, of which the last one counts for

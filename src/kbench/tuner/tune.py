@@ -235,9 +235,9 @@ def _conclude(
 
 
 def _file_stem(request: TuneRequest, descriptor: ModelDescriptor) -> str:
-    """The model file's name, or the model's own."""
+    """The model file's name, or the model's own: every config.json is called that."""
     path = Path(request.model)
-    name = path.stem if path.is_file() else descriptor.name
+    name = path.stem if path.is_file() and path.suffix.lower() != ".json" else descriptor.name
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80].lower() or "model"
 
 
