@@ -30,6 +30,8 @@ _MEMORY_LINES = {
     "weights": "weights_bytes", "cache": "kv_bytes", "workspace": "workspace_bytes", "runtime": "runtime_bytes",
     "pinned buffers": "pinned_bytes", "while loading": "loading_bytes", "left free": "margin_bytes",
 }  # fmt: skip
+# A rule of thumb that costs less than this much more time is as good.
+_NOTICED = 1.01
 _NAMES = {"stream": "norms, router, residual"}
 
 
@@ -227,6 +229,13 @@ def _closing(fields: Fields) -> list[Text]:
         slower = solver["greedy_seconds"] / solver["seconds"] - 1
         text.append(f"; greedy by seconds saved per byte: {percent(max(0.0, slower))} slower", style="dim")
     lines.append(text)
+    for row in fields.get("sensitivity", ()):
+        extra, gain = format_bytes(row["extra_bytes"]), row["decode_tokens_per_s"]
+        lines.append(Text(f"{extra} more on {row['device']}: {gain:+.2g} tokens/s in decode", style="dim"))
+    slower = {name: seconds / solver["seconds"] for name, seconds in fields.get("presets", {}).items()}
+    said = ", ".join(f"{name} {factor:.2f}x" for name, factor in slower.items() if factor > _NOTICED)
+    if said:
+        lines.append(Text(f"rules of thumb of other tools take this much of the time: {said}", style="dim"))
     packing = fields["packing"]
     if packing["seconds"]:
         stored, seconds = packing["stored_bytes"], packing["seconds"]

@@ -11,7 +11,7 @@ to one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .column import Column
 from .layout import Layout
@@ -19,6 +19,8 @@ from .placement import PlacementProblem, Solution, evaluate
 
 _EXPERTS = "routed experts"
 _ATTENTION = ("attention", "q projections", "kv projections", "o projection", "linear attention")
+
+_ByDevices = Mapping[tuple[int, ...], Column]
 
 # Whether a unit goes to the GPU: (position of its stage, its kind).
 _Wanted = Callable[[int, str], bool]
@@ -31,10 +33,11 @@ def presets(layout: Layout, problem: PlacementProblem, gpu: int = 1) -> dict[str
         gpu: index of the device that is filled; everything else is on device 0.
     """
     found = {}
+    columns = [{column.devices: column for column in kind} for kind in problem.types]
     for name, steps in _kinds(layout):
         best = None
         for wanted in steps:  # each wants more than the one before
-            solution = _place(layout, problem, gpu, wanted)
+            solution = _place(layout, problem, columns, gpu, wanted)
             if solution is None and best is not None:
                 break
             best = solution or best
@@ -75,10 +78,12 @@ def _by_priority(layout: Layout) -> Iterator[_Wanted]:
         yield lambda position, kind, chosen=chosen: (position, kind) in chosen  # type: ignore[misc]
 
 
-def _place(layout: Layout, problem: PlacementProblem, gpu: int, wanted: _Wanted) -> Solution | None:
+def _place(
+    layout: Layout, problem: PlacementProblem, known: Sequence[_ByDevices], gpu: int, wanted: _Wanted
+) -> Solution | None:
     columns: list[Column] = []
     for position, (stage, kind) in enumerate(zip(layout.stages, problem.chain, strict=True)):
-        by_devices = {column.devices: column for column in problem.types[kind]}
+        by_devices = known[kind]
         devices = [gpu if wanted(position, unit.kind) else 0 for unit in stage.units]
         column = by_devices.get(tuple(devices))
         if column is None:  # what has no kernel on the GPU stays

@@ -30,11 +30,13 @@ from .nearest import nearest
 from .packed import packing
 from .placement import PlacementProblem, Solution, solve
 from .plan import Key, Plan, cells, make_plan, thread_counts
+from .presets import presets
 from .price import PhasePrice, price
 from .profile import GpuProfile
 from .prove import LoadSession, Proof, prove
 from .report import TuneReport, op_rows, prediction, rounded
 from .request import TuneRequest, Workload, workload
+from .sensitivity import sensitivity
 
 # (what is being done, done, of how many)
 Progress = Callable[[str, int, int], None]
@@ -327,6 +329,8 @@ def _fields(
         "workload": _workload(plan.workload, plan.context),
         "ops": op_rows(placed.prices, placed.layout),
         "placement": memory(placed.layout, placed.problem, placed.solution, placed.prices, placed.available),
+        "sensitivity": sensitivity(placed.layout, placed.problem, placed.solution),
+        "presets": {name: rival.seconds for name, rival in _rivals(placed).items()},
         "packing": asdict(packing(_packed_calls(placed), placed.layout.costs.packed)),
         "predicted": predicted,
         "measured": measured,
@@ -342,6 +346,11 @@ def _fields(
         },
         "elapsed_s": 0.0,
     }
+
+
+def _rivals(placed: Placed) -> dict[str, Solution]:
+    """What other tools would do with the first GPU."""
+    return presets(placed.layout, placed.problem) if len(placed.layout.devices) > 1 else {}
 
 
 def _packed_calls(placed: Placed) -> list[tuple[OpCall, str]]:
