@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hf_oracle import relative_error
+from test_against_transformers import TOLERANCE
 
 from kbench.core import CPU, INJECTED, Device, Phase, Placement, UserError, parse_yaml
 from kbench.engine import InjectedOperator, Session, load_model
@@ -73,6 +75,20 @@ class Forgetful(InjectedOperator):
         pass
 
 
+class OwnExperts(InjectedOperator):
+    """gpt-oss's."""
+
+    def forward(self, x: Any, ids: Any, weights: Any) -> Any:
+        made = np.zeros_like(x)
+        for token, slot in np.ndindex(*ids.shape):
+            e, row = ids[token, slot], x[token]
+            gate = np.minimum(self.ffn_gate_exps[e] @ row + self.ffn_gate_exps_bias[e], 7)
+            up = np.clip(self.ffn_up_exps[e] @ row + self.ffn_up_exps_bias[e], -7, 7)
+            hidden = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+            made[token] += weights[token, slot] * (self.ffn_down_exps[e] @ hidden + self.ffn_down_exps_bias[e])
+        return made
+
+
 NOT_AN_OPERATOR = 3
 
 
@@ -112,6 +128,22 @@ def test_an_operator_that_runs_the_original_changes_nothing(tiny_gguf: Path, nam
     assert {seen[1] for seen in SEEN[len(loads) :]} == {"prefill", "decode"}
     # 20 tokens in chunks of 8, two more, then all over again.
     assert sorted({seen[2] for seen in SEEN[len(loads) :]}) == [0, 8, 16, 20, 21]
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        (r"mlp\.router$", "Watch"),
+        (r"\.1\.mlp$", "Watch"),
+        (r"\.0\.self_attn$", "Watch"),
+        (r"\.1\.mlp\.experts$", "OwnExperts"),
+    ],
+)
+def test_modules_of_gpt_oss(tiny_models: dict[str, tuple[Path, Any]], name: str, operator: str) -> None:
+    path, _ = tiny_models["gpt-oss"]
+    expected = session(path, name, "", class_="default", kwargs=AUTO).logits(IDS)
+    found = session(path, name, operator).logits(IDS)
+    assert relative_error(found, expected) <= TOLERANCE
 
 
 def test_native_kernels_run_the_original_too(tiny_gguf: Path) -> None:
