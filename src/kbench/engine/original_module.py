@@ -16,8 +16,8 @@ class OriginalModule:
     """Calling it runs the module as if no operator replaced it, where and how its rules say.
 
     Attributes are the modules below it (``gate_proj``; where a rule gives one an operator of its own, that operator),
-    its tensors by their last name (``weight``, ``bias``, ``ffn_up_exps``, ``ffn_up_exps_bias``: float32 in numpy's order,
-    dequantised each time), and whatever was set.
+    its tensors by their last name (``weight``, ``bias``, ``ffn_up_exps``, ``ffn_up_exps_bias``: float32 in numpy's
+    order, dequantised each time), and whatever was set.
     """
 
     def __init__(self, module: Module, store: OperatorStore, above: str) -> None:
