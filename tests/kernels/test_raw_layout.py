@@ -148,12 +148,14 @@ def test_no_rows_and_no_tokens(name: str) -> None:
         "moe_experts(experts=5,top_k=2,n=256,k=256,quant_gate=Q4_K,quant_up=Q4_K,quant_down=Q6_K,tokens={t})",
         "moe_experts(experts=5,top_k=2,n=256,k=256,quant_gate=IQ2_XXS,quant_up=IQ1_M,quant_down=IQ3_XXS,tokens={t})",
         "moe_experts(experts=5,top_k=2,n=256,k=256,quant_gate=TQ2_0,quant_up=Q5_K,quant_down=IQ4_XS,tokens={t})",
+        "moe_experts(experts=5,top_k=2,n=96,k=64,quant_gate=MXFP4,quant_up=MXFP4,quant_down=MXFP4,tokens={t})",
     ],
 )
 def test_operations_on_stored_rows(isa: str, key: str) -> None:
     item = implementation(f"cpu.{isa}")
     for tokens in (1, 6, 40):
-        case = example(Problem.parse(key.format(t=tokens)), np.random.default_rng(1))
+        bias = key.startswith(("linear", "moe_experts"))
+        case = example(Problem.parse(key.format(t=tokens)), np.random.default_rng(1), bias=bias)
         prepared = item.prepare(case.call.problem, case.weights, {"layout": "raw"})
         outputs = item.run(case.call, prepared, case.inputs, case.state, 2)
         verdict = op_spec(case.call.op).check(item, case, outputs)
