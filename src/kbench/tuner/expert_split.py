@@ -26,7 +26,7 @@ SKEW = 4.02
 def hit_rate(share: float, skew: float = 1.0) -> float:
     """Of all visits, those to the most popular ``share`` of experts; ``skew`` is 1 for uniform routing, or for experts
     that were chosen without looking at it."""
-    return 1 - (1 - share) ** skew
+    return float(1 - (1 - share) ** skew)
 
 
 @dataclass(frozen=True, slots=True)
