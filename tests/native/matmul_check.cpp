@@ -182,7 +182,7 @@ int check(const char* kernel, MatmulFn true_matmul, MatmulFn matmul, Format form
   p.planes = planes;
   p.panel_tokens = panel_tokens;
   p.k_block = 256;       // two panels where there are two super-blocks
-  p.chunk_bytes = 4096;  // several chunks where there are many tokens
+  p.chunk_bytes = 4096;  // several chunks where there are many tokens, and ranges of columns
   true_matmul(w, expected.a, tokens, 0, w.tiles(), bias_data, y_truth.data() + kMargin, ldy, p);
   // In two calls, as two threads would.
   const int64_t middle = w.tiles() / 2;

@@ -41,7 +41,7 @@ bool tiled_product(Isa isa, const BlockUse& use) { return vector_product(isa, us
 
 bool panel_product(Isa isa, const BlockUse& use) { return tiled_product(isa, use) && quantised_product(isa, use); }
 
-// From so many tokens on, no candidate of panel_tokens makes a difference.
+// From so many tokens on, panels are ahead, or the default is to do without them: nothing is left to try.
 constexpr int64_t kMostPanelTokens = 32;
 
 // An expert gets a part of the tokens only.
@@ -49,8 +49,6 @@ bool either_product(Isa isa, const BlockUse& use) {
   return panel_product(isa, use) && (use.op == "moe_experts" || use.tokens < kMostPanelTokens);
 }
 
-// No matrix of a model has as many tokens: a switch point beyond is "never".
-constexpr int64_t kManyTokens = 1 << 20;
 constexpr MatmulParameters kDefaults{};
 
 // Latent attention's projections are shared out by heads, each quantised by the thread that multiplies it.
@@ -89,8 +87,9 @@ const std::array<BlockParameter, kParameterCount>& table() {
       {"chunk_bytes", "bytes", kDefaults.chunk_bytes, 16 << 10, 512 << 10, 1 << 10,
        {64 << 10, 128 << 10, 256 << 10, 512 << 10}, {},
        "Activations that are multiplied with every tile before the next ones are looked at. They are read once per "
-       "tile, so they should stay in half of a second-level cache (512 KiB to 2 MiB); the smaller they are, the more "
-       "often are the weights read.",
+       "tile, front to back, so that a second-level cache of 512 KiB need not hold all of them; the smaller they are, the "
+       "more often are the weights read and unpacked. Zen 3, 256 tokens, against 256 KiB: the same "
+       "up to 2048 quantised columns, 2 to 8 % faster from 4096 on; float formats 11 to 30 % faster.",
        tiled_product},
       {"prefetch_bytes", "bytes ahead", kDefaults.prefetch_bytes, 0, 64 << 10, 64, {0, 512, 1024, 2048, 4096, 8192}, {},
        "How far ahead of the weights in use the next ones are asked for. 2 KiB cover 100 ns at 20 GB/s and are a "

@@ -42,13 +42,16 @@ struct Activation {
   int64_t ldq = 0;  // elements from one row of q or words to the next; 0: k. Only quantising a slice of a row needs it.
 };
 
+// No matrix of a model has as many tokens: a switch point of so many is "never".
+constexpr int64_t kManyTokens = 1 << 20;
+
 // What a kernel may be asked to do differently; block_parameters.cpp says why the defaults are what they are.
 struct MatmulParameters {
   int planes = 2;                     // of activations; kernels of float formats that round activations look here
   int64_t prefetch_bytes = 2048;      // how far ahead of the weights in use the next ones are asked for
   int64_t k_block = 512;              // columns of a panel
   int64_t token_tile = 0;             // most tokens at a time; 0: as many as the kernel has
-  int64_t chunk_bytes = 256 * 1024;   // of activations that are multiplied with every tile before the next ones
+  int64_t chunk_bytes = 512 * 1024;   // of activations that are multiplied with every tile before the next ones
   int64_t panel_tokens = 0;           // from how many tokens on `panel` is used; 0: MatmulTable::panel_tokens
 };
 

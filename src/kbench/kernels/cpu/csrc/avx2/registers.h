@@ -12,6 +12,7 @@
 #pragma once
 #if defined(__x86_64__)
 #define KBENCH_HAS_REGISTERS
+#include "../matmul_table.h"
 #include "eight_rows.h"
 
 namespace kbench {
@@ -40,11 +41,14 @@ struct Registers : EightRows {
   static constexpr bool kHasWords = true;
   static constexpr bool kHasLines = true;  // else the line kernels of the ISA that it builds on stay
   static constexpr bool kPairsRows = false;  // see matmul/pair_panel.h
-  // From how many tokens on panels are faster, by the largest weight and the planes. Measured on Zen 3, matrices of 24
-  // MiB in turns: with two planes lines and panels meet at 12 tokens for nibbles, at 5 for five bits, at 3 for Q3_K, Q6_K
-  // and IQ4_XS, at 5 for Q8_0; with one plane at 12 for Q6_K and at 16 or later for the others.
+  // From how many tokens on panels are faster, by the largest weight and the planes. Measured on Zen 3, 4096 x 2048, two
+  // threads, one run of each in turns, medians of 24 ratios. Two planes: panels are ahead from 8 tokens on for nibbles, 5
+  // for MXFP4 (24), 4 for Q2_K, 3 for all others. One plane: from 5 on for Q2_K, Q3_K and Q6_K, 10 for five bits, 20 to 30
+  // for nibbles, MXFP4 and IQ4_XS (127); experts of 24 pairs, whose weights come from memory, say 20. Q8_0 (128) has panels
+  // of words only, and lines of bytes stay 10 % ahead of those at any number.
   static constexpr int64_t panel_tokens(int most, int planes) {
-    return planes == 1 ? 16 : most == 15 ? 12 : most == 31 ? 5 : 4;
+    if (planes == 2) return most == 15 ? 8 : most == 24 ? 5 : most == 3 ? 4 : 3;
+    return most == 128 ? kManyTokens : most == 31 ? 10 : most == 15 || most == 24 || most == 127 ? 20 : 5;
   }
 
   // Makes a sum final at this point. Integer additions are plain `+` to the compiler: left alone it adds up at the end

@@ -2,7 +2,7 @@
 // says what those offer). Layouts: packed_layout.h.
 //
 // A format W<R> is a cursor over the blocks of 32 weights of some rows of a tile: R::kRows rows from register `reg` on.
-//   kMost, kSigned   weights are bytes 0..kMost, or -128..127
+//   kMost, kSigned   weights are bytes 0..kMost, or -kMost..127
 //   kZero            w = scale * (byte - kZero) + minimum
 //   kGroups          scales per block of 32: 1, or 2 (one for each 16)
 //   kMinimum         whether there are minima, one for each scale

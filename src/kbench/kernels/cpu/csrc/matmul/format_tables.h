@@ -14,7 +14,7 @@ inline void look_up_nibbles(const uint8_t* line, typename R::Int table, typename
 
 template <class R>
 struct IQ4_NL : NibbleParts {
-  static constexpr int kMost = 128, kZero = 0, kGroups = 1, kBlocks = 1;
+  static constexpr int kMost = 127, kZero = 0, kGroups = 1, kBlocks = 1;
   static constexpr bool kSigned = true, kMinimum = false, kIntegerScales = false;
   const uint8_t* quants;
   const uint8_t* d;
@@ -43,7 +43,7 @@ struct IQ4_NL : NibbleParts {
 
 template <class R>
 struct IQ4_XS : NibbleParts {
-  static constexpr int kMost = 128, kZero = 0, kGroups = 1, kBlocks = 8;
+  static constexpr int kMost = 127, kZero = 0, kGroups = 1, kBlocks = 8;
   static constexpr bool kSigned = true, kMinimum = false, kIntegerScales = false;
   const uint8_t* scales;
   const uint8_t* quants;
