@@ -6,7 +6,8 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kbench.core import InvalidEnvironment, UserError, format_bytes
-from kbench.measure import READ_BANDWIDTH, Ceilings, Guard, Host, ceilings, host, thread_ladder
+from kbench.measure import READ_BANDWIDTH, Ceilings, Guard, Host, ceilings, export_host, host, thread_ladder
 from kbench.results import Record, Store
 
 from .output import print_json, progress_bar, stdout_console
@@ -53,6 +54,9 @@ def register(app: typer.Typer) -> None:
     )
     def doctor(
         quick: bool = typer.Option(False, "--quick", help="Shorter probes: a first look in about two seconds."),
+        export: Annotated[
+            Path | None, typer.Option(help="Also write this machine to FILE.yaml, for kbench tune --host elsewhere.")
+        ] = None,
         as_json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
     ) -> None:
         machine = host()
@@ -67,6 +71,10 @@ def register(app: typer.Typer) -> None:
                 stored = _store(roofs, quick, warnings)
             except UserError as error:  # what was measured is shown even if it cannot be kept
                 warnings.append(error.message)
+        if export is not None:
+            if roofs is None:
+                raise InvalidEnvironment(f"nothing to export: {roof_reason}")
+            export_host(export, machine, roofs)
         parts, peers, types = _implementations(), _peers(), support_table()
         if as_json:
             print_json(

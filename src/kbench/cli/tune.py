@@ -61,13 +61,17 @@ def register(app: typer.Typer) -> None:
             Path | None, typer.Option("--output", "-o", help="Rule file. Default: kbench-rules/MODEL.yaml.")
         ] = None,
         prove: Annotated[bool, typer.Option(help="Run a real model under the rules.")] = True,
+        host: Annotated[
+            Path | None,
+            typer.Option(help="Plan for the machine in this file, which kbench doctor --export wrote there."),
+        ] = None,
         remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what is known already.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
         from kbench.model import load_descriptor
         from kbench.report import print_tune_report
         from kbench.results import Store
-        from kbench.tuner import DEFAULT_MODEL, TuneRequest, load_profile, parse_vram, tune
+        from kbench.tuner import DEFAULT_MODEL, TuneRequest, load_profile, parse_vram, tune, tune_elsewhere
 
         for name in gpu.split(","):
             load_profile(name.strip())  # a typo is told, used or not
@@ -94,7 +98,10 @@ def register(app: typer.Typer) -> None:
             def advance(what: str, done: int, total: int) -> None:
                 bar.update(task, description=what, completed=done, total=total)
 
-            report = tune(request, Store(), advance, load_session=functools.partial(_load_session, kv))
+            if host is not None:
+                report = tune_elsewhere(request, Store(), host)
+            else:
+                report = tune(request, Store(), advance, load_session=functools.partial(_load_session, kv))
         if as_json:
             print_json("tune", 1, report.fields)
         else:

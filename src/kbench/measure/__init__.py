@@ -7,6 +7,7 @@ from .cpu import Cache, Cpu, NumaNode
 from .gpu import Gpu
 from .guard import Guard
 from .host import Host, Memory, host, read_host
+from .host_profile import HostProfile, export_host, read_host_profile
 from .pairs import Pairs, measure_pairs
 from .sample import Measurement, Warmup, measure
 from .signed_rank import hodges_lehmann, hodges_lehmann_interval, signed_rank_p
@@ -16,10 +17,11 @@ from .verdict import Judgement, Plan, Verdict, decide, decide_together, geometri
 
 __all__ = [
     "KINDS", "READ_BANDWIDTH", "Cache", "Ceiling", "Ceilings", "Clock", "Cpu", "FixedCount", "Gpu", "Guard", "Host",
-    "Interval", "Judgement", "Measurement", "Memory", "NumaNode", "Pairs", "Plan", "Probes", "Reading",
+    "HostProfile", "Interval", "Judgement", "Measurement", "Memory", "NumaNode", "Pairs", "Plan", "Probes", "Reading",
     "RelativeNoise", "Rotation", "StoppingRule", "TimeBudget", "Verdict", "Warmup", "calibrate", "ceilings", "decide",
-    "decide_together",
+    "decide_together", "export_host",
     "geometric_mean", "hodges_lehmann", "hodges_lehmann_interval", "host", "is_cold", "judge", "judge_mean",
     "measure", "measure_pairs", "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host",
+    "read_host_profile",
     "relative_spread", "rotation_count", "signed_rank_p", "system_clock", "thread_ladder",
 ]  # fmt: skip

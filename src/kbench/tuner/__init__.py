@@ -4,6 +4,7 @@
 """
 
 from .budget import parse_vram
+from .elsewhere import tune_elsewhere
 from .plan import Plan, cells, make_plan
 from .profile import DEFAULT_GPU, GpuProfile, load_profile, profile_names
 from .proxy import proxy
@@ -15,5 +16,5 @@ from .tune import replay, tune
 __all__ = [
     "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "OBJECTIVES", "GpuProfile", "Plan",
     "SearchSpace", "TuneReport", "TuneRequest", "Workload", "cells", "load_profile", "make_plan", "parse_vram",
-    "profile_names", "proxy", "replay", "search_space", "search_space_of", "tune", "workload",
+    "profile_names", "proxy", "replay", "search_space", "search_space_of", "tune", "tune_elsewhere", "workload",
 ]  # fmt: skip

@@ -72,11 +72,16 @@ def budgets(request: TuneRequest, machine: Host | None) -> tuple[list[Budget], d
             continue
         name = names[min(position, len(names) - 1)]
         if request.vram_bytes is None:
-            words = here[device].name.lower().replace(" ", "")
-            name = max((known for known in profile_names() if known in words), key=len, default=name)
+            name = profile_of(here[device].name) or name
         profiles[device] = load_profile(name)
         found.append(Budget(device, vram, RUNTIME_BYTES, MARGIN_BYTES))
     return found, profiles
+
+
+def profile_of(gpu_name: str) -> str:
+    """The profile of a GPU as its driver calls it; an empty string where there is none."""
+    words = gpu_name.lower().replace(" ", "")
+    return max((known for known in profile_names() if known in words), key=len, default="")
 
 
 def free_bytes(machine: Host | None) -> int:

@@ -28,6 +28,12 @@ _WORTH_FEWER_THREADS = 0.05
 # Of the fastest arithmetic (8-bit products), what float32 element by element reaches on the same vectors.
 PLANNED_EFFICIENCY = 0.1
 
+# And what products with weights reach that are unpacked on the way, activations in two planes of 8 bits.
+PRODUCT_EFFICIENCY = 0.4
+
+# Before and after the work itself: threads meet.
+_CALL_SECONDS = 3e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -85,9 +91,14 @@ class CostModel:
         threads: Iterable[int],
         profiles: Mapping[Device, GpuProfile] = _NO_GPUS,
         roof: Roof | None = None,
+        assumes: bool = False,
     ) -> None:
-        """``threads`` are the counts that may be chosen; of several records of a case the last one counts."""
+        """``threads`` are the counts that may be chosen; of several records of a case the last one counts.
+
+        ``assumes``: what no record tells is priced at a share of ``roof``.
+        """
         self.profiles = profiles
+        self._assumes = assumes
         self.threads = tuple(sorted(threads))
         self.roof = roof or Roof()
         self._table: dict[Key, Record] = {}
@@ -130,21 +141,22 @@ class CostModel:
             low, middle, high = quartiles(record.samples)
             found.append(Cost(middle, low, high, MEASURED, name, threads, record.key))
         if not found:
-            return None
+            return self._from_the_roof(problem, threads) if self._assumes else None
         best = min(found, key=lambda cost: cost.seconds)
         return best.scaled(scale).at_least(self.roof.seconds(problem, threads))
 
     def _from_the_roof(self, problem: Problem, threads: int) -> Cost | None:
-        """What has no kernel yet, at a share of the host's measured limits; None where those are not known."""
+        """At a share of the host's measured limits; None where those are not known."""
         size = work(problem)
-        moved = size.cache_bytes + size.activation_bytes
+        moved = size.bytes_touched
         limits = [
             min((value for n, value in limit.items() if n >= threads), default=0.0)
             for limit in (self.roof.bandwidth, self.roof.peak)
         ]
         if not all(limits):
             return None
-        seconds = max(moved / (MEMORY_EFFICIENCY * limits[0]), size.flops / (PLANNED_EFFICIENCY * limits[1]))
+        efficiency = PRODUCT_EFFICIENCY if size.weight_bytes else PLANNED_EFFICIENCY
+        seconds = _CALL_SECONDS + max(moved / (MEMORY_EFFICIENCY * limits[0]), size.flops / (efficiency * limits[1]))
         return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, AUTO, threads)
 
     def weight_bytes(self, problem: Problem, device: Device, threads: int) -> int:

@@ -112,13 +112,12 @@ def prediction(prices: Mapping[Phase, PhasePrice], layout: Layout) -> dict[str, 
     """Tokens per second of both phases; intervals have the slower figure first."""
     decode, prefill = prices[Phase.DECODE], prices[Phase.PREFILL]
     chunk, batch = layout.plan.workload.chunk, layout.plan.batch
-    gpu = any(call.device != CPU for price in prices.values() for call, _ in price.calls)
     return {
         "decode_tokens_per_s": batch / decode.seconds,
         "prefill_tokens_per_s": chunk / prefill.seconds,
         "decode_interval": [batch / decode.high, batch / decode.low],
         "prefill_interval": [chunk / prefill.high, chunk / prefill.low],
-        "source": "modelled" if gpu else "measured",
+        "source": "modelled" if "modelled" in (decode.source, prefill.source) else "measured",
     }
 
 

@@ -79,7 +79,7 @@ def tune(
     if request.output is not None and request.output.is_dir():  # known now; measuring may take a minute
         raise UserError("a directory", where=str(request.output), accepted="--output FILE.yaml")
     machine = host()
-    plan = _plan(request)
+    plan = plan_of(request)
     available, profiles = budgets(request, machine)
     counts = thread_counts(machine.usable_cpus, request.threads)
     guard = Guard()
@@ -105,7 +105,7 @@ def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[i
     lacks a record.
     """
     started = time.perf_counter()
-    plan = _plan(request)
+    plan = plan_of(request)
     if request.dram_bytes is None or request.vram_bytes is None:
         raise UserError("no budgets", where="replay", accepted="vram_bytes and dram_bytes of the machine")
     available, profiles = budgets(request, None)
@@ -153,7 +153,8 @@ def place(plan: Plan, costs: CostModel, available: Sequence[Budget], profiles: M
     return Placed(layout, problem, solution, rival.seconds if rival else None, prices, available, profiles)
 
 
-def _plan(request: TuneRequest) -> Plan:
+def plan_of(request: TuneRequest) -> Plan:
+    """The model and the workload of ``request``, lowered."""
     wanted = workload(request)
     descriptor, _ = load_descriptor(request.model)
     return make_plan(descriptor, request, wanted)
@@ -234,6 +235,15 @@ def _conclude(
     fields["created"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     fields["elapsed_s"] = time.perf_counter() - started
     return TuneReport(fields, assignment, text)
+
+
+def written_report(request: TuneRequest, plan: Plan, placed: Placed, host_id: str) -> tuple[TuneReport, Path]:
+    """The report of a plan for the machine ``host_id``, which is not this one, and where its rules belong."""
+    assignment = placed.layout.assignment(placed.solution)
+    path = request.output or Path("kbench-rules") / f"{_file_stem(request, plan.descriptor)}.yaml"
+    proof = Proof(reason="planned for a machine that is elsewhere")
+    text = emit(assignment, plan.tree, _provenance(request, plan, placed, host_id, proof))
+    return TuneReport(_fields(request, plan, placed, host_id, proof, path), assignment, text), path
 
 
 def _file_stem(request: TuneRequest, descriptor: ModelDescriptor) -> str:
