@@ -147,12 +147,21 @@ def test_hunger_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None
         "{% set ns.x = [ns.x] * 2 %}",
     ],
 )
-def test_lists_of_the_same_list_are_stopped_before_they_are_printed(step: str) -> None:
+def test_lists_of_the_same_list_are_stopped_before_they_are_printed(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbench.engine.chat_template.MAX_TEXT_CHARS", 1 << 16)  # reached sooner than the time's limit
     # 40 doublings are 40 small objects and a text of 10^12 characters, made in one call that nothing can interrupt.
     macro = "{% set ns = namespace(x=[]) %}{% macro keep() %}{% set ns.x = varargs %}{% endmacro %}"
     template = ChatTemplate(macro + "{% for i in range(40) %}" + step + "{% endfor %}{{ ns.x | length }}")
-    with pytest.raises(UserError, match="was stopped"):
+    with pytest.raises(UserError, match="was stopped: it builds a text of more than 65536"):
         template.render([])
+
+
+@pytest.mark.parametrize("words", ["+1" * 60_000, "|trim" * 20_000, " + '}}' + 1" * 10_000])
+def test_a_tag_that_would_take_long_to_compile_is_refused(words: str) -> None:
+    with pytest.raises(UserError, match="tags are too long"):
+        ChatTemplate("{{ 1" + words + " }}")
+    tags = "{{ 1" + "+1" * 10 + " }}"
+    assert ChatTemplate(tags * 500).render([]) == "11" * 500  # many tags are no matter
 
 
 @pytest.mark.parametrize(

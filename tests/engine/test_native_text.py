@@ -54,8 +54,8 @@ def native(request: pytest.FixtureRequest, smollm2_path: Path) -> Session:
 
 
 def share(session: Session, n_tokens: int) -> int:
-    """The scalar kernels are the readable truth and some 20 times slower: they get an eighth of the tokens."""
-    return n_tokens // 8 if session.decode_calls[0].implementation == "cpu.scalar" else n_tokens
+    """The scalar kernels are the readable truth and some 20 times slower: they get a thirty-second of the tokens."""
+    return n_tokens // 32 if session.decode_calls[0].implementation == "cpu.scalar" else n_tokens
 
 
 def gaps(logits: np.ndarray) -> np.ndarray:
@@ -98,7 +98,8 @@ def test_decoding_a_text_is_as_close_as_prefilling_it(
 ) -> None:
     """Decode and prefill add in different orders: both are compared with the reference, not with each other."""
     native.reset()
+    end = 20 + max(4, share(native, 16))
     native.prefill(text_ids[:20])
-    expected = text_logits[20:36]
-    found = np.stack([native.decode(token).copy() for token in text_ids[20:36]])
+    expected = text_logits[20:end]
+    found = np.stack([native.decode(token).copy() for token in text_ids[20:end]])
     assert np.linalg.norm(found - expected) <= LOGIT_ERROR * np.linalg.norm(expected)

@@ -89,11 +89,13 @@ def test_the_worst_pattern_that_is_accepted_ends() -> None:
         (r"^layers\.([1-9]|[1-5][0-9]|60)\.", 2),  # of the three, 1 begins two, and 6 others
         (r"(q_proj|k_proj|v_proj)", 1),
         (r"^(q_a|q_b|\.)", 2),
-        (r"(?i)(a|A|b)", 90),
+        (r"(?i)(a|A|b)", 92),
         ("^(|a)b", 2),
         ("^(.|a)(.|b)", 4),
-        (".*", 46),
-        ("a?b?", 4),
+        ("^.*", 46),
+        (".*", 46 * 47 // 2),  # from each character on
+        ("^a?b?", 4),
+        ("a?b?", 4 * 46),
     ],
 )
 def test_ways_are_counted_by_what_alternatives_begin_with(text: str, ways: int) -> None:
@@ -109,7 +111,7 @@ def test_a_files_patterns_together_are_bounded() -> None:
     text = "".join(f"- match: {{name: '{worst}{i}'}}\n  replace: {{class: Linear}}\n" for i in range(n_accepted + 9))
     found = parse_rules(parse_yaml(text), "r.yaml").findings
     assert [(one.code, one.line) for one in found] == [("slow-patterns", 2 * n_accepted + 1)]
-    assert n_accepted > 10
+    assert n_accepted > 5
     many = "".join(
         f"- match: {{name: '^model\\.layers\\.{i}\\..*$'}}\n  replace: {{class: default}}\n" for i in range(4000)
     )

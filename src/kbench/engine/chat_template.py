@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import psutil
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
@@ -27,6 +27,9 @@ from kbench.core import UserError
 
 # The largest template seen in a released model is under 30 KB.
 MAX_TEMPLATE_CHARS = 256 << 10
+# jinja2 compiles a ``{{ }}`` or ``{% %}`` in the square of its words: 5 s for 60 000 additions. This many squared words
+# of all tags together take some seconds; released templates come to a hundredth.
+MAX_SQUARED_WORDS = 8_000_000
 # Longer than any context window holds as tokens (4 bytes each, a million tokens).
 MAX_TEXT_CHARS = 4 << 20
 # A template of a long conversation renders in milliseconds; this leaves room for a busy machine.
@@ -119,7 +122,9 @@ class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock])
+        # The optimizer folds constants in time that grows with the square of an expression: a second for 250 additions.
+        extensions = [LoopControlExtension, _GenerationBlock]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, optimized=False)
         plain = self.filters
         self.filters = {name: plain[name] for name in _FILTERS.split() if name in plain}
         self.filters["replace"] = self._replace
@@ -273,6 +278,16 @@ def _limited(pieces: Iterator[str], deadline: float) -> str:
     return "".join(parts)
 
 
+def _check_tags(environment: _Environment, source: str) -> None:
+    """Raises TemplateSyntaxError for tags that would take long to compile."""
+    n_words, squared = 0, 0
+    for line, kind, _ in environment.lex(source):
+        n_words = 0 if kind in ("data", "variable_begin", "block_begin") else n_words + (kind != "whitespace")
+        squared += 2 * n_words - 1 if kind != "whitespace" and n_words else 0
+        if squared > MAX_SQUARED_WORDS:
+            raise TemplateSyntaxError("its tags are too long: they would take minutes to compile", line)
+
+
 class ChatTemplate:
     """A compiled template."""
 
@@ -293,7 +308,9 @@ class ChatTemplate:
             "strftime_now": lambda form: datetime.datetime.now().strftime(str(form)[:64]),
         }
         try:
-            self._template = _Environment().from_string(source)
+            environment = _Environment()
+            _check_tags(environment, source)
+            self._template = environment.from_string(source)
         except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:
             line = getattr(error, "lineno", None)
             raise UserError(

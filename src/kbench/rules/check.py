@@ -35,6 +35,11 @@ CanTake = Callable[[str, str], "bool | str"]
 # Tells of an assignment which modules (``where``) somebody's own operators cannot replace, and why.
 CannotReplace = Callable[[Assignment], Iterable[UserError]]
 
+# Spelling is compared with every module's name, tenths of a second a rule: for the first rules that match nothing, and
+# for patterns that a name could be meant by.
+_MAX_HINTS = 10
+_MAX_HINTED_CHARS = 120
+
 # Modules whose operator multiplies by their tensors: the ones whose quant type an implementation must take.
 _MULTIPLYING = ("Linear", "Experts", "MoEGate")
 
@@ -145,6 +150,7 @@ def _unused(rules: RuleSet, tree: Module, placed: list[Placed]) -> list[Finding]
     """Rules that place nothing: they match no module, or others come first."""
     used = {one.matched.rule.number for one in placed if one.matched.rule is not None}
     findings = []
+    hints = _MAX_HINTS
     for rule in rules.rules:
         if rule.number in used:
             continue
@@ -154,7 +160,8 @@ def _unused(rules: RuleSet, tree: Module, placed: list[Placed]) -> list[Finding]
             todo = f"by {_takers(mine)}; put the narrower rule first, or delete this one"
             findings.append(rules.finding("shadowed", WARNING, rule, "match", found, "", todo))
         elif rule.match_class is None or is_known(rule.match_class, [c for m in tree.walk() for c in m.classes]):
-            findings.append(_never(rules, rule, tree))
+            findings.append(_never(rules, rule, tree, hint=hints > 0))
+            hints -= 1
     return findings
 
 
@@ -166,8 +173,8 @@ def _takers(mine: list[Matched]) -> str:
     return ", ".join(takers)
 
 
-def _never(rules: RuleSet, rule: Rule, tree: Module) -> Finding:
-    """A rule that matches no module, and which half of its match is to blame."""
+def _never(rules: RuleSet, rule: Rule, tree: Module, *, hint: bool) -> Finding:
+    """A rule that matches no module, and which half of its match is to blame; ``hint``: and what may be meant."""
     modules = list(tree.walk())
     pattern, class_name = rule.pattern(), rule.match_class
     by_name = [module for module in modules if pattern is not None and pattern.search(module.name)]
@@ -177,7 +184,8 @@ def _never(rules: RuleSet, rule: Rule, tree: Module) -> Finding:
         return rules.finding("never-matches", WARNING, rule, "match.class", "never matches a module", "", todo)
     if class_name is None:
         literal = (rule.match_name or "").replace("\\", "").strip("^$")
-        todo = did_you_mean(literal, [module.name for module in modules])
+        hint = hint and len(literal) <= _MAX_HINTED_CHARS
+        todo = did_you_mean(literal, [module.name for module in modules]) if hint else ""
     elif pattern is None:
         todo = "this model has no module of that class"
     elif by_name and by_class:

@@ -21,9 +21,11 @@ MAX_OPTIONAL = 4
 # Products of alternatives in a row that can begin alike, times the ways to divide a name by repeats. Alternatives that
 # begin differently, as those of layer numbers and of module names mostly do, are never tried both.
 MAX_WAYS = 100_000
-# Of all patterns of a file together. A way costs some 30 ns on each of DeepSeek-V3's 1156 modules: at most ten seconds,
-# with patterns made for the purpose. A file by hand for two GPUs comes to some 300.
-MAX_FILE_WAYS = 300_000
+# Of all patterns of a file together. A way costs up to 5 ns on each of DeepSeek-V3's 1156 modules: some ten seconds,
+# with patterns made for the purpose. A file by hand for two GPUs comes to some 3000.
+MAX_FILE_WAYS = 1_500_000
+# What a pattern costs at least, in ways: compiling it, and asking for each module.
+LEAST_WAYS = 300
 # Nested counts multiplied. Python counts to this even where there is nothing to match, as in `(?:){1000000000}`.
 MAX_COUNT = 1000
 
@@ -79,9 +81,12 @@ def count_ways(text: str) -> int:
     """In how many ways a pattern that compiles can match a name, at most; 1 for most that are written."""
     scanner = _Scanner(text)
     repeats, optional, _ = scanner.sequence()
-    # Where alternatives overlap, all of that is tried anew from each character on.
-    begins = 45 if scanner.most_ways > 1 and not text.startswith("^") else 1
-    return scanner.most_ways * begins * math.comb(45 + repeats, repeats) << optional
+    if text.startswith("^") or (
+        scanner.most_ways == 1 and not repeats and not optional
+    ):  # or where text to find is looked for first
+        return scanner.most_ways * math.comb(45 + repeats, repeats) << optional
+    # All of that is tried anew from each character on, with ever less of the name left to divide.
+    return scanner.most_ways * math.comb(46 + repeats, repeats + 1) << optional
 
 
 def _short(text: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from kbench.core import Device, Lines, Placement, did_you_mean, load_yaml
 
 from .finding import ERROR, WARNING, Finding, Severity
-from .pattern import MAX_FILE_WAYS, PatternError, compile_name, count_ways
+from .pattern import LEAST_WAYS, MAX_FILE_WAYS, PatternError, compile_name, count_ways
 
 VERSION = 1
 DEFAULT = "default"
@@ -231,7 +231,7 @@ class _Reader:
             if key == "name":
                 try:
                     _compiled(value)
-                    before, self.n_ways = self.n_ways, self.n_ways + count_ways(value)
+                    before, self.n_ways = self.n_ways, self.n_ways + max(LEAST_WAYS, count_ways(value))
                     if before <= MAX_FILE_WAYS < self.n_ways:  # told once
                         found = "with this pattern the file's could take minutes to match"
                         accepted = f"{MAX_FILE_WAYS} ways to match in a file; fewer parts such as .* make fewer"
