@@ -95,7 +95,8 @@ def test_the_json_object_and_the_rules(quick: Path) -> None:
 
 
 def test_the_report_names_what_matters(quick: Path) -> None:
-    text = run("deepseek-v2-lite-chat", "--vram", "6G", "--dram", "24G", "-o", "mine.yaml").stdout
+    sizes = ("--vram", "6G", "--dram", "24G")
+    text = run("deepseek-v2-lite-chat", *sizes, "-o", "mine.yaml", "--report", "mine.html").stdout
     for word in (
         "DeepSeek-V2-Lite",
         "modelled",
@@ -107,6 +108,8 @@ def test_the_report_names_what_matters(quick: Path) -> None:
     ):
         assert word in text, word
     assert (quick / "mine.yaml").is_file()
+    page = (quick / "mine.html").read_text()
+    assert "DeepSeek-V2-Lite-Chat" in page and 'id="vram"' in page and len(page) < 1_000_000
 
 
 def test_too_small_a_budget_is_one_message_and_exit_code_1(quick: Path) -> None:

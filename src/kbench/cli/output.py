@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Mapping
 from typing import IO, Any, cast
@@ -12,17 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kbench.core import KbenchError
+from kbench.core import shown as shown
 
 # A message beyond this is a file's doing: somebody's name of a megabyte.
 _MAX_LINE_CHARS = 2000
-# Control characters but for line break and tab, what overrides the direction of text, and halves of characters.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def shown(text: str) -> str:
-    """``text`` as a terminal may have it: what it would obey instead of showing (control and direction characters,
-    which names in files and a model's words can hold) as escapes; line breaks and tabs stay."""
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def shown_lines(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kbench.core import parse_size
+from kbench.core import UserError, parse_size
 
 from .output import print_json, progress_bar, stdout_console
 from .run_options import warn_of_context
@@ -23,6 +23,8 @@ Examples:
   [bold]kbench tune --vram 21G --dram 136G[/bold]            DeepSeek-V2-Chat, no download, no GPU needed
 
   [bold]kbench tune model.gguf --dram 4G[/bold]              a real model, run and proven on this CPU
+
+  [bold]kbench tune --vram 21G --report tune.html[/bold]     and a page that shows why
 """
 
 
@@ -66,16 +68,21 @@ def register(app: typer.Typer) -> None:
             typer.Option(help="Plan for the machine in this file, which kbench doctor --export wrote there."),
         ] = None,
         remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what is known already.")] = False,
+        page: Annotated[
+            Path | None, typer.Option("--report", help="HTML page of what was found, as `kbench report` makes it.")
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
         from kbench.model import load_descriptor
-        from kbench.report import print_tune_report
+        from kbench.report import print_tune_report, write_page
         from kbench.results import Store
         from kbench.tuner import DEFAULT_MODEL, TuneRequest, load_profile, parse_vram, tune, tune_elsewhere
 
         for name in gpu.split(","):
             load_profile(name.strip())  # a typo is told, used or not
         warn_of_context(context, load_descriptor(model or DEFAULT_MODEL)[0])
+        if page is not None and page.is_dir():  # known now; measuring may take a minute
+            raise UserError("a directory", where=str(page), accepted="--report FILE.html")
         request = TuneRequest(
             model=model or DEFAULT_MODEL,
             vram_bytes=None if vram is None else parse_vram(vram),
@@ -102,10 +109,12 @@ def register(app: typer.Typer) -> None:
                 report = tune_elsewhere(request, Store(), host)
             else:
                 report = tune(request, Store(), advance, load_session=functools.partial(_load_session, kv))
+        if page is not None:
+            write_page(report.fields, page)
         if as_json:
             print_json("tune", 1, report.fields)
         else:
-            print_tune_report(stdout_console(), report.fields)
+            print_tune_report(stdout_console(), report.fields, page)
 
 
 def _load_session(kv: str, path: Path, rules: Any, context: int, threads: int | None) -> Any:

@@ -18,6 +18,7 @@ from .op import INJECTED, OPS, OPTIONAL, PLANNED, Attribute, OpCall, Problem, Va
 from .placement import AUTO, CPU, Assignment, Block, Device, Phase, Placement, is_injected
 from .processors import allowed_cpus, default_threads, physical_cores, thread_limit
 from .quant import QUANTS, QUANTS_BY_ID, REMOVED_QUANT_IDS, QuantTraits, quant
+from .shown import shown
 from .size import format_bytes, parse_size
 from .tree import Module, TensorInfo
 from .work import Work, expected_experts, work
@@ -29,5 +30,6 @@ __all__ = [
     "InvalidEnvironment", "KbenchError", "Lines", "Module", "OpCall", "OverBudget", "Phase", "Placement", "Problem",
     "QuantTraits", "TensorInfo", "Unsupported", "UserError", "Value", "Work", "allowed_cpus", "check_kv",
     "default_threads", "did_you_mean", "expected_experts", "format_bytes", "is_injected", "kernelfile", "kv_bytes",
-    "load_yaml", "parse_size", "parse_yaml", "physical_cores", "quant", "read_cgroup", "thread_limit", "work",
+    "load_yaml", "parse_size", "parse_yaml", "physical_cores", "quant", "read_cgroup", "shown", "thread_limit",
+    "work",
 ]  # fmt: skip

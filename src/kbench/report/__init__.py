@@ -1,7 +1,11 @@
-"""Reports: what verbs found, as terminal tables."""
+"""Reports: what verbs found, as terminal tables, as a page, as charts."""
 
+from .files import write_charts, write_page
 from .ladder_table import print_ladder
+from .page import html_page
 from .tables import bar, milliseconds, rate
 from .tune_report import print_tune_report
 
-__all__ = ["bar", "milliseconds", "print_ladder", "print_tune_report", "rate"]
+__all__ = [
+    "bar", "html_page", "milliseconds", "print_ladder", "print_tune_report", "rate", "write_charts", "write_page",
+]  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kbench.core import format_bytes
+from kbench.results import tune_result_path
 
 from .tables import bar, milliseconds, percent, rate, table
 
@@ -35,9 +37,15 @@ _NOTICED = 1.01
 _NAMES = {"stream": "norms, router, residual"}
 
 
+def unit_order() -> dict[str, int]:
+    """Position of each kind of module."""
+    return {name: position for position, name in enumerate(_ORDER)}
+
+
 @dataclass(slots=True)
-class _Line:
-    """One line of the table of operators: sums over its calls."""
+class UnitLine:
+    """Sums over the calls of a kind of module, or of a part of it: ``decode`` has its seconds on each device it could
+    run on (None where nothing runs it), ``placed`` on those it was placed on, ``phases`` of each phase."""
 
     name: str
     n_calls: int = 0
@@ -66,10 +74,10 @@ class _Line:
             self.decode[device] = None if seconds is None or before is None else before + n * seconds
 
 
-def print_tune_report(console: Console, fields: Fields) -> None:
-    """Prints everything that a person wants to know, for a terminal of 100 columns."""
+def print_tune_report(console: Console, fields: Fields, page: Path | None = None) -> None:
+    """Prints everything that a person wants to know, for a terminal of 100 columns; ``page`` is where its page lies."""
     console.print(Group(_header(fields), Text(), _operators(fields), Text(), _placement(fields), _speeds(fields)))
-    for line in _closing(fields):
+    for line in _closing(fields, page):
         console.print(line, soft_wrap=True)  # a command must stay one line, to be copied
 
 
@@ -103,7 +111,7 @@ def _operators(fields: Fields) -> Table:
         ("decode", "right"), ("prefill", "right"), ("on", "left"),
         caption=_footnotes(fields),
     )  # fmt: skip
-    lines = _lines(fields["ops"])
+    lines = unit_lines(fields["ops"])
     totals: dict[str, float] = {}
     for unit, _ in lines:
         for phase, seconds in unit.phases.items():
@@ -115,7 +123,7 @@ def _operators(fields: Fields) -> Table:
     return made
 
 
-def _cells(line: _Line, devices: Sequence[str], totals: Mapping[str, float], name: str) -> list[RenderableType]:
+def _cells(line: UnitLine, devices: Sequence[str], totals: Mapping[str, float], name: str) -> list[RenderableType]:
     cells: list[RenderableType] = [
         name,
         str(line.n_calls),
@@ -135,21 +143,22 @@ def _cells(line: _Line, devices: Sequence[str], totals: Mapping[str, float], nam
     return cells
 
 
-def _lines(rows: Iterable[Fields]) -> list[tuple[_Line, list[_Line]]]:
-    units: dict[str, tuple[_Line, dict[str, _Line]]] = {}
+def unit_lines(rows: Iterable[Fields]) -> list[tuple[UnitLine, list[UnitLine]]]:
+    """The kinds of modules in the order in which a token meets them, each with its parts where they differ."""
+    units: dict[str, tuple[UnitLine, dict[str, UnitLine]]] = {}
     for row in rows:
         name = "transfers" if row["op"] == "transfer" else row["unit"]
-        unit, parts = units.setdefault(name, (_Line(name), {}))
+        unit, parts = units.setdefault(name, (UnitLine(name), {}))
         unit.add(row)
         if row["resident_bytes"] and row["op"] not in ("rms_norm", "transfer"):
             part = row["op"] if row["module"].endswith("self_attn") else row["module"].rpartition(".")[2]
-            parts.setdefault(part, _Line(part)).add(row)
-    order = {name: position for position, name in enumerate(_ORDER)}
+            parts.setdefault(part, UnitLine(part)).add(row)
+    order = unit_order()
     chosen = sorted(units.values(), key=lambda pair: order.get(pair[0].name, len(order)))
     return [(unit, list(parts.values()) if _differ(parts.values()) else []) for unit, parts in chosen]
 
 
-def _differ(parts: Iterable[_Line]) -> bool:
+def _differ(parts: Iterable[UnitLine]) -> bool:
     """Whether parts have different intensities: then each is worth a line, for it is what explains placements."""
     return len({round(part.flops / part.elements, 2) for part in parts if part.elements}) > 1
 
@@ -220,7 +229,7 @@ def _interval(bounds: Sequence[float]) -> Text:
     return Text(f"{rate(bounds[0])} to {rate(bounds[1])}", style="dim") if bounds else Text()
 
 
-def _closing(fields: Fields) -> list[Text]:
+def _closing(fields: Fields, page: Path | None) -> list[Text]:
     solver = fields["solver"]
     lines = []
     text = Text(f"placement {solver['status']}", style="green" if solver["status"] == "optimal" else "yellow")
@@ -246,6 +255,9 @@ def _closing(fields: Fields) -> list[Text]:
         lines.append(Text(f"not measured: {fields['measured_reason']}", style="dim"))
     if fields["rules_path"]:
         lines.append(Text.assemble("rules     ", (fields["rules_path"], "bold")))
+        stored = shlex.quote(str(tune_result_path(Path(fields["rules_path"]))))
+        command = f"kbench report {stored} -o report.html"
+        lines.append(Text.assemble("report    ", (str(page), "bold") if page else (command, "bold cyan")))
         lines.append(Text.assemble("next      ", (_next_command(fields), "bold cyan")))
     lines.append(Text(f"done in {fields['elapsed_s']:.1f} s", style="dim"))
     return lines

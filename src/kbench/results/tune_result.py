@@ -41,7 +41,7 @@ _MEMORY = Object(
         "weights_bytes": Number(), "kv_bytes": Number(), "workspace_bytes": Number(), "total_bytes": Number(),
         "budget_bytes": Number(),
     },
-    {"margin_bytes": Number()},
+    {"margin_bytes": Number(), "runtime_bytes": Number(), "pinned_bytes": Number(), "loading_bytes": Number()},
 )  # fmt: skip
 _CEILING = Object(
     {"device": Text(), "source": _SOURCE, "bandwidth_bytes_per_s": Number(), "operations_per_s": Number()},
@@ -75,7 +75,7 @@ _RESULT = Object(
         "host_id": Text(),
         "host": Maybe(Object({"cpu": Text(), "cores": Number()})),
         "gpu": Maybe(Object({"name": Text(), "label": Text(), "source": _SOURCE})),
-        "budgets": Object({"vram_bytes": Number(), "dram_bytes": Number()}),
+        "budgets": Object({"vram_bytes": Number(), "dram_bytes": Number()}, {"by_device": MapOf(Number(), 64)}),
         "workload": Object({"prompt_tokens": Number(), "gen_tokens": Number(), "context": Number()}),
         "ops": ListOf(_OP),
         "placement": MapOf(_MEMORY, 64),

@@ -91,7 +91,7 @@ def _row(layout: Layout, point: Point, gpu: int) -> dict[str, Any]:
         "vram_bytes": point.vram_bytes,
         "used_bytes": used[gpu],
         "dram_used_bytes": used[layout.devices.index(CPU)],
-        "decode_tokens_per_s": 1 / seconds[Phase.DECODE],
+        "decode_tokens_per_s": layout.plan.batch / seconds[Phase.DECODE],
         "prefill_tokens_per_s": layout.plan.workload.chunk / seconds[Phase.PREFILL],
         "workload_seconds": point.solution.seconds,
     }

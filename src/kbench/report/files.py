@@ -1,0 +1,65 @@
+"""Reports as files: the page, and each chart as SVG or PNG."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kbench.core import InvalidEnvironment, UserError
+
+from .chart import Chart, Fields
+from .page import html_page
+from .section import charts_of, sections
+
+# Twice the size in CSS pixels: sharp on today's screens.
+_PNG_SCALE = 2
+
+
+def write_page(fields: Fields, path: Path) -> None:
+    """Writes the page; the file is whole or as it was.
+
+    Raises:
+        UserError: the place cannot be written.
+    """
+    _write(path, html_page(fields).encode())
+
+
+def write_charts(fields: Fields, folder: Path, *, png: bool = False) -> list[Path]:
+    """Writes every chart of the page to ``folder`` as SVG, and as PNG if asked; the paths written.
+
+    Raises:
+        UserError: the place cannot be written.
+        InvalidEnvironment: PNG without the package that draws it.
+    """
+    written = []
+    for chart in charts_of(sections(fields)):
+        path = folder / f"{chart.name}.svg"
+        _write(path, chart.file().encode())
+        written.append(path)
+        if png:
+            written.append(folder / f"{chart.name}.png")
+            _write(written[-1], _pixels(chart))
+    return written
+
+
+def _pixels(chart: Chart) -> bytes:
+    try:
+        import resvg_py
+    except ImportError:
+        raise InvalidEnvironment(
+            "PNG needs the package resvg-py",
+            where="--png",
+            todo="pip install resvg-py, or take the SVG files: pull requests show them too",
+        ) from None
+    return bytes(resvg_py.svg_to_bytes(svg_string=chart.file(), zoom=_PNG_SCALE))
+
+
+def _write(path: Path, data: bytes) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(data)
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from None

@@ -1,0 +1,68 @@
+"""The report of a tune as one HTML page that needs nothing else: no script, no font, no request.
+
+A Content-Security-Policy in the page forbids everything but its own style sheet, by its hash: even if a name from a
+file slipped through escaping, a browser would run nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib import resources
+
+from jinja2 import Environment, StrictUndefined
+
+from .chart import NARROW, WIDE, Fields
+from .drawing import plain
+from .palette import chart_css, page_properties
+from .section import sections
+
+
+def html_page(fields: Fields) -> str:
+    """The page for the checked fields of a tune's result (``read_tune_result``)."""
+    # In a page, too, a name must not reverse the direction of the text around it.
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalize
+    )
+    template = environment.from_string(_resource("page.html.j2"))
+    style = _style()
+    return template.render(
+        model=fields["model"],
+        subtitle=_subtitle(fields),
+        sections=sections(fields),
+        style=style,
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        wide=WIDE,
+        narrow=NARROW,
+        footer=f"Made by kbench {fields.get('kbench_version', '')} from one result of kbench tune. "
+        "Nothing on this page was loaded from elsewhere.",
+    )
+
+
+def _finalize(value: object) -> object:
+    """Text without what a screen would obey; blocks of code keep their lines."""
+    return value if not isinstance(value, str) or "\n" in value or hasattr(value, "__html__") else plain(value, 4000)
+
+
+def _style() -> str:
+    scheme = (
+        f":root{{color-scheme:light dark;{page_properties()}}}\n"
+        ":root:has(#scheme-light:checked){color-scheme:light}\n"
+        ":root:has(#scheme-dark:checked){color-scheme:dark}\n"
+    )
+    return f"{scheme}{_resource('page.css')}{chart_css()}\n"
+
+
+def _resource(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _subtitle(fields: Fields) -> str:
+    host = fields["host"] or fields.get("machine") or {}
+    parts = [
+        host.get("cpu", "") or f"host {fields['host_id']}",
+        f"{fields['gpu']['label']} (modelled)" if fields["gpu"] else "",
+        f"context {fields['workload']['context']:g} tokens",
+        fields.get("created", "")[:10],
+    ]
+    return " · ".join(part for part in parts if part)

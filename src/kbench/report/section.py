@@ -1,0 +1,182 @@
+"""The page's sections: what stands under which heading, in which order."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kbench.core import format_bytes, shown
+
+from .block_chart import block_charts
+from .chart import Chart, Fields
+from .memory_chart import memory_chart
+from .placement_map import placement_map
+from .prediction_chart import prediction_chart
+from .roofline import rooflines
+from .summary import summary, why_rows
+from .tables import rate
+from .thread_chart import thread_chart
+from .time_chart import time_chart
+from .vram_chart import vram_chart, what_if_rows
+
+_PHASES = ("decode", "prefill")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One thing of a section. ``kind`` is paragraph, note, heading, figures, chart, table or code."""
+
+    kind: str
+    text: str = ""
+    chart: Chart | None = None
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    words: Sequence[int] = ()  # columns of a table that hold words, not numbers
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, with the identifier that links to it, and what stands under it."""
+
+    id: str
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+
+def sections(fields: Fields) -> list[Section]:
+    """Those that ``fields`` has something for."""
+    found = [
+        Section("summary", "Summary", _summary(fields)),
+        Section("memory", "Memory", [_chart(memory_chart(fields))]),
+        Section("placement", "What runs where", [_chart(placement_map(fields)), *_why(fields)]),
+        Section("time", "Where the time goes", _time(fields)),
+        Section("roofline", "How close to the hardware", _charts(rooflines(fields))),
+        Section("vram", "More or less GPU memory", _vram(fields)),
+        Section("threads", "Threads", _charts(c for p in _PHASES if (c := thread_chart(fields, p)))),
+        Section("parameters", "Kernel parameters", _charts(block_charts(fields))),
+        Section("prediction", "Predicted and measured", [_chart(prediction_chart(fields))]),
+        Section("rules", "Rules", _rules(fields)),
+        Section("machine", "Machine", _machine(fields)),
+    ]
+    return [section for section in found if section.blocks]
+
+
+def charts_of(found: Sequence[Section]) -> list[Chart]:
+    """Every chart of the page, in its order."""
+    return [block.chart for section in found for block in section.blocks if block.chart is not None]
+
+
+def _chart(chart: Chart) -> Block:
+    return Block("chart", chart.title, chart)
+
+
+def _charts(charts: Iterable[Chart]) -> list[Block]:
+    blocks: list[Block] = []
+    for chart in charts:
+        blocks += [Block("heading", chart.title), _chart(chart)]
+    return blocks
+
+
+def _summary(fields: Fields) -> list[Block]:
+    predicted, measured = fields["predicted"], fields["measured"]
+    source = "GPU modelled, CPU measured" if predicted["source"] == "modelled" else "from measured operations"
+
+    def figure(phase: str, name: str) -> tuple[str, str, str]:
+        speed = predicted[f"{phase}_tokens_per_s"]
+        ran = f"measured {rate(measured[f'{phase}_tokens_per_s'])}; " if measured else ""
+        return name, f"{rate(speed)} tokens/s", f"{ran}predicted, {source}"
+
+    figures = [figure("decode", "Writing"), figure("prefill", "Reading a prompt")]
+    for device, memory in fields["placement"].items():
+        used, budget = format_bytes(memory["total_bytes"]), format_bytes(memory["budget_bytes"])
+        figures.append((f"Memory of {device}", used, f"of {budget}"))
+    blocks = [Block("figures", rows=figures)]
+    blocks += [Block("paragraph", sentence) for sentence in summary(fields)]
+    blocks += [Block("note", note) for note in fields["notes"]]
+    path = fields.get("rules_path")
+    if path:
+        command = (
+            f"kbench generate {shlex.quote(fields['model']['source'])} --rules {shlex.quote(path)} --prompt 'Hello'"
+        )
+        if not fields["model"]["source"].endswith(".gguf"):
+            command = f"kbench rules explain {shlex.quote(path)} --model {shlex.quote(fields['model']['source'])}"
+        blocks += [Block("paragraph", "Next:"), Block("code", shown(command), label="Command")]
+    return blocks
+
+
+def _why(fields: Fields) -> list[Block]:
+    header, rows = why_rows(fields)
+    n = len(header)
+    text = (
+        "Why: milliseconds of one written token on each device. FLOP per stored element says how well a byte of fast "
+        "memory is spent."
+    )
+    return [Block("heading", "Why"), Block("table", text, header=header, rows=rows, words=(n - 2, n - 1))]
+
+
+def _time(fields: Fields) -> list[Block]:
+    return _charts(time_chart(fields, phase) for phase in _PHASES if any(r["phase"] == phase for r in fields["ops"]))
+
+
+def _vram(fields: Fields) -> list[Block]:
+    chart = vram_chart(fields)
+    if chart is None:
+        return []
+    header = ["a card with", "of it used", "writing, tokens/s", "reading, tokens/s", "writing, against this plan"]
+    rows = what_if_rows(fields)
+    more = [Block("heading", "What if"), Block("table", "Cards with other memory", header=header, rows=rows)]
+    return [_chart(chart), *(more if rows else [])]
+
+
+def _rules(fields: Fields) -> list[Block]:
+    rules = fields.get("rules")
+    if not rules:
+        return []
+    where = f" They are in {fields['rules_path']}." if fields.get("rules_path") else ""
+    text = (
+        "What the engine is told, with where it came from: model, machine, kbench version, budgets, workload, and the "
+        f"measured records that it rests on.{where}"
+    )
+    return [Block("paragraph", text), Block("code", shown(rules), label="Rule file")]
+
+
+def _machine(fields: Fields) -> list[Block]:
+    machine = fields.get("machine") or {}
+    host = fields["host"] or {}
+    facts = [
+        ("processor", machine.get("cpu") or host.get("cpu", "")),
+        ("cores", _cores(machine, host)),
+        ("NUMA nodes", f"{machine['numa_nodes']:g}" if machine.get("numa_nodes") else ""),
+        ("caches", ", ".join(machine.get("caches", ()))),
+        ("instruction sets", " ".join(machine.get("instruction_sets", ()))),
+        ("main memory", format_bytes(machine["memory_bytes"]) if machine.get("memory_bytes") else ""),
+        ("GPUs here", ", ".join(machine.get("gpus", ())) or ("none" if machine else "")),
+        ("GPU planned for", f"{fields['gpu']['label']} ({fields['gpu']['source']})" if fields["gpu"] else ""),
+        ("system", machine.get("system", "")),
+        ("versions", ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())),
+        ("host id", fields["host_id"]),
+    ]
+    rows = [[name, value] for name, value in facts if value]
+    ceilings = [
+        [
+            c.get("label") or (f"{c['device']}, {c['threads']:g} threads" if c.get("threads") else c["device"]),
+            f"{rate(c['bandwidth_bytes_per_s'] / 1e9)} GB/s",
+            f"{rate(c['operations_per_s'] / 1e9)} Gop/s",
+            c["source"],
+        ]
+        for c in fields.get("ceilings", ())
+    ]
+    blocks = [Block("table", "The machine", header=["what", "found"], rows=rows, words=(1,))]
+    if ceilings:
+        header = ["ceiling of", "reading memory", "arithmetic", "source"]
+        blocks += [Block("heading", "Ceilings"), Block("table", "Ceilings", header=header, rows=ceilings, words=(3,))]
+    return blocks
+
+
+def _cores(machine: Fields, host: Fields) -> str:
+    if machine.get("physical_cores"):
+        usable = f", {machine['usable_cpus']:g} usable" if machine.get("usable_cpus") else ""
+        return f"{machine['physical_cores']:g} physical, {machine.get('logical_cpus', 0):g} logical{usable}"
+    return f"{host['cores']:g}" if host else ""

@@ -1,0 +1,181 @@
+"""What a tune found, in words of one who wants to run a model."""
+
+from __future__ import annotations
+
+from kbench.core import format_bytes
+
+from .chart import Fields
+from .tables import percent, rate
+from .tune_report import UnitLine, unit_lines
+from .vram_chart import planned_vram
+
+_NAMES = {"stream": "norms, router and residual", "lm_head": "the output matrix", "attention": "attention"}
+
+
+def summary(fields: Fields) -> list[str]:
+    """Sentences, the answer first."""
+    units = [line for line, _ in unit_lines(fields["ops"])]
+    parts = [
+        _answer(fields),
+        _waiting(fields),
+        *_where(fields, units),
+        *_bottleneck(units),
+        *_vram(fields),
+        _sure(fields),
+    ]
+    return [part for part in parts if part]
+
+
+def _answer(fields: Fields) -> str:
+    model, budgets, predicted = fields["model"], fields["budgets"], fields["predicted"]
+    gpu = f"{format_bytes(budgets['vram_bytes'])} of GPU memory and " if budgets["vram_bytes"] else ""
+    size = f"{model['params'] / 1e9:.3g} billion parameters, {format_bytes(model['bytes'])} as {model['quant']}"
+    return (
+        f"{model['name']} ({size}) on this machine with {gpu}{format_bytes(budgets['dram_bytes'])} of main memory: the "
+        f"fastest placement writes about {rate(predicted['decode_tokens_per_s'])} tokens per second and reads a prompt "
+        f"at about {rate(predicted['prefill_tokens_per_s'])}."
+    )
+
+
+def _waiting(fields: Fields) -> str:
+    work, predicted = fields["workload"], fields["predicted"]
+    if not predicted["decode_tokens_per_s"] or not predicted["prefill_tokens_per_s"]:
+        return ""
+    reading = work["prompt_tokens"] / predicted["prefill_tokens_per_s"]
+    writing = work["gen_tokens"] / predicted["decode_tokens_per_s"]
+    return (
+        f"A prompt of {work['prompt_tokens']:g} tokens takes about {_duration(reading)} until the first word, an "
+        f"answer of {work['gen_tokens']:g} tokens about {_duration(writing)} more."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{rate(seconds)} seconds" if seconds >= 0.095 else "a tenth of a second"
+    return f"{seconds / 60:.3g} minutes" if seconds < 5400 else f"{seconds / 3600:.3g} hours"
+
+
+def _where(fields: Fields, units: list[UnitLine]) -> list[str]:
+    """What each device runs, with the bytes."""
+    if len(fields["placement"]) < 2:
+        return []
+    sentences = []
+    for device, memory in fields["placement"].items():
+        wholly = [_NAMES.get(u.name, u.name) for u in units if list(u.placed) == [device] and u.name != "transfers"]
+        partly = [f"a part of {_NAMES.get(u.name, u.name)}" for u in units if device in u.placed and len(u.placed) > 1]
+        names = [*wholly, *(name for name in partly if "transfers" not in name)]
+        held = format_bytes(memory["weights_bytes"] + memory["kv_bytes"])
+        if names:
+            sentences.append(f"{device} holds {held} and runs {_listed(names)}.")
+    return sentences
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _bottleneck(units: list[UnitLine]) -> list[str]:
+    total = sum(unit.phases.get("decode", 0.0) for unit in units)
+    if not total:
+        return []
+    slowest = max(units, key=lambda unit: unit.phases.get("decode", 0.0))
+    share = slowest.phases["decode"] / total
+    place = _listed(list(slowest.placed))
+    name = _NAMES.get(slowest.name, slowest.name)
+    return [f"Most of the time of a written token goes to {name} on {place}: {percent(share)} of the sum."]
+
+
+def _vram(fields: Fields) -> list[str]:
+    """Whether more or less GPU memory would change anything."""
+    own = planned_vram(fields)
+    points = [p for p in fields.get("vram_curve", ()) if p["used_bytes"] is not None and p.get("decode_tokens_per_s")]
+    mine = next((p for p in points if p["vram_bytes"] == own), None)
+    if mine is None:
+        return []
+    speed = mine["decode_tokens_per_s"]
+    enough = next(p for p in points if p["decode_tokens_per_s"] >= 0.99 * speed)
+    better = next((p for p in points if p["vram_bytes"] > own and p["decode_tokens_per_s"] > 1.03 * speed), None)
+    sentences = []
+    if enough["vram_bytes"] < own:
+        size, free = format_bytes(enough["vram_bytes"]), format_bytes(own - enough["vram_bytes"])
+        sentences.append(
+            f"About {size} of GPU memory would do as well: {free} stay free, for a longer context or other programs."
+        )
+    if better is not None:
+        gain = better["decode_tokens_per_s"] / speed - 1
+        sentences.append(
+            f"With {format_bytes(better['vram_bytes'])} it would write {rate(better['decode_tokens_per_s'])} tokens "
+            f"per second ({gain * 100:.0f} % more)."
+        )
+    else:
+        sentences.append("More GPU memory would not make it faster.")
+    return sentences
+
+
+def _sure(fields: Fields) -> str:
+    solver, measured, error = fields["solver"], fields["measured"], fields.get("error")
+    proven = (
+        "No other placement of these modules is faster by these prices: that is proven."
+        if solver["status"] == "optimal"
+        else f"The solver ran out of time: another placement may be up to {percent(solver['gap'])} faster."
+    )
+    if measured and error:
+        how = (
+            f"The model was run under these rules: it wrote {rate(measured['decode_tokens_per_s'])} and read "
+            f"{rate(measured['prefill_tokens_per_s'])} tokens per second (predictions were off by "
+            f"{error['decode'] * 100:+.1f} % and {error['prefill'] * 100:+.1f} %)."
+        )
+    elif fields["gpu"]:
+        how = (
+            f"Times on the CPU were measured here; times on the GPU are modelled from the data sheet of the "
+            f"{fields['gpu']['label']}, which is not here."
+        )
+    else:
+        how = "Times were measured on this machine; the model itself was not run."
+    return f"{proven} {how}"
+
+
+def why_rows(fields: Fields) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: each kind of module, its price on each device, and the reason for its place."""
+    devices = list(fields["placement"])
+    reasons = {
+        (row["unit"], a["device"]): a["reason"]
+        for row in fields["ops"]
+        for a in row["alternatives"]
+        if a["seconds"] is None and "reason" in a
+    }
+    rows = []
+    for unit, _ in unit_lines(fields["ops"]):
+        if unit.name == "transfers" or not unit.placed:
+            continue
+        prices = [_price(unit.decode.get(device)) for device in devices]
+        intensity = f"{unit.flops / unit.elements:.3g}" if unit.elements and unit.flops else "–"
+        size = format_bytes(unit.n_bytes) if unit.n_bytes else "–"
+        name = _NAMES.get(unit.name, unit.name)
+        rows.append([name, size, intensity, *prices, _listed(list(unit.placed)), _reason(unit, devices, reasons)])
+    header = ["module", "size", "FLOP per element", *(f"ms on {device}" for device in devices), "runs on", "because"]
+    return header, rows
+
+
+def _price(seconds: float | None) -> str:
+    return "cannot" if seconds is None else f"{seconds * 1e3:.3g}"
+
+
+def _reason(unit: UnitLine, devices: list[str], reasons: dict[tuple[str, str], str]) -> str:
+    if len(devices) == 1:
+        return "there is no other device"
+    if len(unit.placed) > 1:
+        return "what fits goes to the faster device, layer by layer"
+    (here,) = unit.placed
+    others = [device for device in devices if device != here]
+    if all(unit.decode.get(device) is None for device in others):
+        return next((reasons[unit.name, d] for d in others if (unit.name, d) in reasons), "nothing runs it elsewhere")
+    mine = unit.decode.get(here)
+    best = min((s for d in others if (s := unit.decode.get(d)) is not None), default=None)
+    if not mine or best is None:
+        return ""
+    if best > 1.05 * mine:
+        return f"{best / mine:.3g} times as fast as elsewhere"
+    if best < mine / 1.05:
+        return f"elsewhere {mine / best:.3g} times as fast, but memory or crossings are better spent on others"
+    return "as fast as elsewhere; this way values cross less"
