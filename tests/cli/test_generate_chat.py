@@ -46,6 +46,15 @@ def test_greedy_english_streamed_and_as_json(smollm2_path: Path) -> None:
     assert len(answer["token_seconds"]) == len(answer["token_ids"])
 
 
+def test_several_prompts_are_answered_at_once(smollm2_path: Path) -> None:
+    prompts = ["The first ten numbers are one, two, three, four, five, six,", "a b c d e f g h i j k l m n"]
+    given = [word for prompt in prompts for word in ("-p", prompt)]
+    found = report("generate", smollm2_path, *given, "--raw", "-n", "4", "--temperature", "0", "--context", "64")
+    assert found["schema"] == "kbench.generate-batch/1" and found["sequences"] == 2
+    assert [answer["text"] for answer in found["answers"]] == [" seven, eight,", " o p q r"]
+    assert [answer["prompt"] for answer in found["answers"]] == prompts
+
+
 def test_a_prompt_from_a_file_raw(smollm2_path: Path, tmp_path: Path) -> None:
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("The first ten numbers are one, two, three, four, five, six,")

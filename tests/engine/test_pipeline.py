@@ -26,7 +26,7 @@ from kbench.engine import join_hosts, load_model, parse_alias, serve_host
 from kbench.rules import load_rules
 model, rules, out = sys.argv[1:4]
 group = join_hosts()
-options = {"context": 64, "chunk": 8, "threads": 1, "kv": "f32", "alias": parse_alias(["cuda:0=cpu"])}
+options = {"context": 64, "sequences": 2, "chunk": 8, "threads": 1, "kv": "f32", "alias": parse_alias(["cuda:0=cpu"])}
 if group.host:
     serve_host(model, load_rules(rules), group, **options)
 else:
@@ -34,6 +34,10 @@ else:
     found = [session.prefill([5, 17, 3, 99, 42, 7, 61, 8, 30, 12]), session.decode(4).copy(), session.decode(9).copy()]
     session.truncate(4)
     found += [session.decode(77).copy(), *session.logits([1, 2, 3])]
+    other = session.new_sequence()
+    found += [session.prefill([8, 9, 10], other), *session.decode_batch([3, 4], [other, 0]).copy()]
+    session.truncate(2, other)
+    found += [*session.decode_batch([5, 6], [0, other])]
     np.save(out, np.array(found))
     session.traffic.clear()
     session.decode(5)
@@ -87,10 +91,14 @@ def test_two_hosts_give_the_logits_of_one(model: Path, tmp_path: Path) -> None:
     rules.write_text(_RULES)
     lead, other = run_hosts([model, model], rules, out)
     assert (lead.returncode, other.returncode) == (0, 0), lead.stderr + other.stderr
-    one = load_model(model, context=64, chunk=8, threads=1, kv="f32")
+    one = load_model(model, context=64, chunk=8, threads=1, kv="f32", sequences=2)
     right = [one.prefill([5, 17, 3, 99, 42, 7, 61, 8, 30, 12]), one.decode(4).copy(), one.decode(9).copy()]
     one.truncate(4)
     right += [one.decode(77).copy(), *one.logits([1, 2, 3])]
+    second = one.new_sequence()
+    right += [one.prefill([8, 9, 10], second), *one.decode_batch([3, 4], [second, 0]).copy()]
+    one.truncate(2, second)
+    right += [*one.decode_batch([5, 6], [0, second])]
     np.testing.assert_array_equal(np.load(out), np.array(right))
     told = json.loads(lead.stdout)
     # The hidden state goes over, the logits come back; float32.

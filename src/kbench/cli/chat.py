@@ -45,6 +45,7 @@ def register(app: typer.Typer) -> None:
         penalty: opt.Penalty = 1.0,
         seed: opt.Seed = None,
         context: opt.Context = None,
+        overflow: opt.Overflow = "stop",
         kv: opt.Kv = "f16",
         threads: opt.Threads = None,
         prefill_threads: opt.PrefillThreads = None,
@@ -56,7 +57,7 @@ def register(app: typer.Typer) -> None:
 
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
         session = opt.load_session(
-            model, rules, implementation, context, kv, threads, prefill_threads, block, trust, alias
+            model, rules, implementation, context, kv, threads, prefill_threads, block, trust, alias, overflow
         )
         if session.template is None:
             raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,9 @@ The prompt becomes a user's message in the model's chat template where it has on
 Example: [bold]kbench generate model.gguf --prompt "What is a roofline?" --temperature 0[/bold]
 """
 
+# Sequences that several prompts are given: each has a cache of the whole context.
+_MOST_AT_ONCE = 16
+
 # A prompt file beyond this is no prompt: a million tokens are some 4 MB.
 _MAX_PROMPT_BYTES = 16 << 20
 
@@ -33,7 +37,9 @@ def register(app: typer.Typer) -> None:
     @app.command("generate", help=_HELP)
     def _generate(
         model: opt.Model,
-        prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt.")] = None,
+        prompt: Annotated[
+            list[str] | None, typer.Option("--prompt", "-p", help="The prompt; several are answered at once.")
+        ] = None,
         file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from here (-: stdin).")] = None,
         system: Annotated[str | None, typer.Option(help="A system message, for the chat template.")] = None,
         raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")] = False,
@@ -52,24 +58,45 @@ def register(app: typer.Typer) -> None:
         penalty: opt.Penalty = 1.0,
         seed: opt.Seed = None,
         context: opt.Context = None,
+        overflow: opt.Overflow = "stop",
         kv: opt.Kv = "f16",
         threads: opt.Threads = None,
         prefill_threads: opt.PrefillThreads = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, not streamed.")] = False,
     ) -> None:
-        from kbench.engine import Generation, generate, prompt_ids
+        from kbench.engine import Generation, generate, generate_batch, prompt_ids
 
         if raw and system:
             raise UserError("--system with --raw", accepted="one of them", todo="write it into the prompt")
-        text = _prompt(prompt, file)
+        texts = _prompts(prompt, file)
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
         session = opt.load_session(
-            model, rules, implementation, context, kv, threads, prefill_threads, block, trust, alias
+            model,
+            rules,
+            implementation,
+            context,
+            kv,
+            threads,
+            prefill_threads,
+            block,
+            trust,
+            alias,
+            overflow,
+            min(len(texts), _MOST_AT_ONCE),
         )
         print(opt.load_line(session), file=sys.stderr)
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": text})
-        ids = prompt_ids(session, text if raw or session.template is None else messages)
+
+        def ids_of(text: str) -> list[int]:
+            messages = [{"role": "system", "content": system}] if system else []
+            messages.append({"role": "user", "content": text})
+            return prompt_ids(session, text if raw or session.template is None else messages)
+
+        if len(texts) > 1:
+            prompts = [ids_of(text) for text in texts]
+            answers = generate_batch(session, prompts, params, max_tokens, stop=stop or (), ignore_eos=ignore_eos)
+            _print_batch(session, texts, answers, model, as_json)
+            return
+        ids = ids_of(texts[0])
         result = Generation()
         seconds: list[float] = []
         answer = generate(session, ids, params, max_tokens, stop=stop or (), ignore_eos=ignore_eos, result=result)
@@ -119,14 +146,49 @@ def _fields(model: str, session: Session, result: Generation, seconds: list[floa
     }
 
 
-def _prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt's text from exactly one of the two."""
-    if (prompt is None) == (file is None):
+def _print_batch(
+    session: Session, texts: Sequence[str], answers: Sequence[Generation], model: str, as_json: bool
+) -> None:
+    timings = session.timings
+    if not as_json:
+        for number, answer in enumerate(answers, 1):
+            print(f"[{number}] {shown(answer.text) if sys.stdout.isatty() else answer.text}")
+        speeds = f"decode {timings.decode_tokens} tokens, {timings.decode_tokens_per_s:.1f} tokens/s of all together"
+        print(f"prefill {timings.prefill_tokens} tokens, {timings.prefill_tokens_per_s:.1f} tokens/s · {speeds}",
+              *opt.device_lines(session), sep="\n", file=sys.stderr)  # fmt: skip
+        return
+    made = [
+        {"prompt": text, "text": answer.text, "token_ids": answer.ids, "stop": answer.stop, "seed": answer.seed,
+         "prompt_tokens": answer.prompt_tokens}
+        for text, answer in zip(texts, answers, strict=True)
+    ]  # fmt: skip
+    print_json(
+        "generate-batch",
+        1,
+        {
+            "model": {"name": session.descriptor.name, "quant": session.descriptor.quant, "path": model},
+            "answers": made,
+            "sequences": session.cache.shape.sequences,
+            "prefill_tokens_per_s": timings.prefill_tokens_per_s,
+            "decode_tokens": timings.decode_tokens,
+            "decode_tokens_per_s": timings.decode_tokens_per_s,
+            "kv": session.cache.kv,
+            "context": session.cache.capacity,
+            "kv_bytes": session.report.kv_bytes,
+        },
+    )
+
+
+def _prompts(prompts: Sequence[str] | None, file: Path | None) -> list[str]:
+    """The prompts' texts from exactly one of the two."""
+    if bool(prompts) == (file is not None):
         raise UserError(
-            "no prompt" if prompt is None else "--prompt and --file", accepted="one of --prompt TEXT and --file FILE"
+            "--prompt and --file" if prompts else "no prompt", accepted="one of --prompt TEXT and --file FILE"
         )
-    if prompt is not None:
-        return prompt
+    return list(prompts) if prompts else [_read(file)]
+
+
+def _read(file: Path | None) -> str:
     try:
         if str(file) == "-":
             return sys.stdin.read(_MAX_PROMPT_BYTES)

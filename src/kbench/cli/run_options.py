@@ -40,6 +40,9 @@ Block = Annotated[
     typer.Option(metavar="NAME=VALUE", help="A kernel parameter where no rule says it (docs/kernels.md); repeatable."),
 ]
 Context = Annotated[int | None, typer.Option(help="Tokens that the cache holds. Default: the model's, up to 4096.")]
+Overflow = Annotated[
+    str, typer.Option(help="After --context tokens: stop, or ring (the oldest leave, a token sees the last ones).")
+]
 Kv = Annotated[str, typer.Option(help="Type of the cache: f16, bf16, q8_0 or f32.")]
 Threads = Annotated[
     int | None, typer.Option(help="Threads. Default: one per physical core, within a container's CPU quota.")
@@ -64,6 +67,8 @@ def load_session(
     block: Sequence[str] | None = None,
     trust: Sequence[str] | None = None,
     alias: Sequence[str] | None = None,
+    overflow: str = "stop",
+    sequences: int = 1,
 ) -> Session:
     """The session, with a progress bar while weights are packed."""
     from kbench.engine import LoadOptions, join_hosts, load_model, parse_alias, serve_host
@@ -99,6 +104,8 @@ def load_session(
             prefill_threads=prefill_threads,
             progress=advance,
             alias=devices,
+            overflow=overflow,
+            sequences=sequences,
         )
         group = join_hosts()
         if group is None or not group.host:

@@ -1,11 +1,12 @@
 """Runs models: loads weights, executes lowered calls, keeps the cache, makes tokens."""
 
+from .batch import generate_batch
 from .chat_template import ChatTemplate
 from .conversation import Conversation, prompt_ids
 from .devices import DeviceMap, parse_alias
 from .generate import Generation, Token, generate
 from .injected_operator import InjectedOperator
-from .kv_cache import KvCache
+from .kv_cache import OVERFLOWS, CacheShape, KvCache
 from .load_options import DEFAULT_CHUNK, LoadOptions
 from .loader import load_model, serve_host
 from .original_module import OriginalModule
@@ -22,8 +23,10 @@ __all__ = [
     "DEFAULT_CHUNK",
     "DEFAULT_CONTEXT",
     "GREEDY",
+    "OVERFLOWS",
     "VALUES",
     "WEIGHTS",
+    "CacheShape",
     "ChatTemplate",
     "Conversation",
     "DeviceMap",
@@ -45,6 +48,7 @@ __all__ = [
     "Tokenizer",
     "Traffic",
     "generate",
+    "generate_batch",
     "join_hosts",
     "load_model",
     "parse_alias",

@@ -1,7 +1,7 @@
 """Executes a list of calls: runs of native calls as one program each, everything else call by call.
 
 Values live in one arena a device, whose offsets come from ``plan_arena``; native steps address it by offset, Python
-implementations see it through views. Everything is bound once, so that a step only writes token ids and a position::
+implementations see it through views. Everything is bound once, so that a step only writes token ids and positions::
 
     calls     emb  norm  q k v  rope rope  attn  o  add  [a Python op]  norm  gate up  ...  lm_head
     segments  |------------ program 0 ------------------|   Python     |----- program 1 ----------|
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import INJECTED, Device, OpCall
-from kbench.kernels import AnyArray, StepState, TorchCache, TorchDevice, implementation, torch_device
+from kbench.kernels import AnyArray, Spans, StepState, TorchCache, TorchDevice, implementation, torch_device
 from kbench.model import Arena, plan_arena
 
 from .kv_cache import KvCache
@@ -37,9 +37,9 @@ from .weights import WeightStore
 class Step(Protocol):
     """Something to do in a run. ``profile`` does it and returns the seconds of each of its calls."""
 
-    def run(self, tokens: TokenArray, position: int) -> None: ...
+    def run(self, tokens: TokenArray, spans: Spans) -> None: ...
 
-    def profile(self, tokens: TokenArray, position: int) -> list[float]: ...
+    def profile(self, tokens: TokenArray, spans: Spans) -> list[float]: ...
 
 
 class Executable:
@@ -57,16 +57,18 @@ class Executable:
         cache: KvCache,
         machine: Machine,
         *,
+        spans: int = 1,
         keep_all: bool = False,
         bind: Bind | None = None,
-        announce: Callable[[TokenArray, int], None] | None = None,
+        announce: Callable[[TokenArray, Spans], None] | None = None,
     ) -> None:
-        """Binds ``calls``. ``keep_all`` gives every value bytes of its own, so that ``values`` can show them after a
-        run. ``bind`` finds the operators of calls that somebody else's code does. ``announce`` is called before each
-        run: it has the other hosts run their part."""
+        """Binds ``calls``. ``spans``: sequences that a run has tokens of, at the most. ``keep_all`` gives every value
+        bytes of its own, so that ``values`` can show them after a run. ``bind`` finds the operators of calls that
+        somebody else's code does. ``announce`` is called before each run: it has the other hosts run their part."""
         self.max_tokens, self._weights, self._cache, self._machine, self._bind = (
             max_tokens, weights, cache, machine, bind,
         )  # fmt: skip
+        self._max_spans = spans
         self.digest = digest(calls) if machine.devices.n_hosts > 1 else 0
         self._announce = announce
         items = schedule(calls, machine.devices)
@@ -90,8 +92,9 @@ class Executable:
                 space, caches = self._spaces[device], self._caches_on(device)
                 offsets = {name: slot.offset for name, slot in self._slots.items() if slot.space is space}
                 native = NativeRun(
-                    run, self.max_tokens, space.buffer, offsets, self._weights, caches, self._machine.pool(device)
-                )
+                    run, self.max_tokens, space.buffer, offsets, self._weights, caches, self._machine.pool(device),
+                    self._max_spans,
+                )  # fmt: skip
                 steps.append(self._queue(device, native))
                 run.clear()
 
@@ -137,31 +140,31 @@ class Executable:
             return _TorchCall(call, self._slots, item, self._weights.of(call), tensors)
         return _PythonCall(call, self._slots, _runner(call, self._weights, caches, self._bind))
 
-    def run(self, tokens: TokenArray, position: int) -> None:
-        """One step over ``tokens``, the first of which has ``position`` tokens before it."""
-        self._begin_step(tokens, position)
+    def run(self, tokens: TokenArray, spans: Spans) -> None:
+        """One step over ``tokens``, which belong where ``spans`` say."""
+        self._begin_step(tokens, spans)
         for step in self._steps:
-            step.run(tokens, position)
+            step.run(tokens, spans)
         if self._queued:
             self._machine.drain()
         if self._machine.network is not None:
             self._machine.network.finish()
 
-    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+    def profile(self, tokens: TokenArray, spans: Spans) -> list[float]:
         """Like ``run``, but nothing runs beside something else; returns the seconds of each call, measured in place."""
-        self._begin_step(tokens, position)
+        self._begin_step(tokens, spans)
         seconds: list[float] = []
         for step in self._steps:
-            seconds += step.profile(tokens, position)
+            seconds += step.profile(tokens, spans)
         if self._machine.network is not None:
             self._machine.network.finish()
         return seconds
 
-    def _begin_step(self, tokens: TokenArray, position: int) -> None:
+    def _begin_step(self, tokens: TokenArray, spans: Spans) -> None:
         if self._announce is not None:
-            self._announce(tokens, position)
+            self._announce(tokens, spans)
         if isinstance(self._cache, PlacedCaches):
-            self._cache.bring(self._layers, len(tokens), self._machine.traffic)
+            self._cache.bring(self._layers, spans, self._machine.traffic)
 
     def logits(self, n_tokens: int) -> npt.NDArray[np.float32]:
         """The last run's ``[rows, vocab]``: a view that the next run overwrites."""
@@ -210,13 +213,13 @@ class _Queued:
     def __init__(self, queue: Any, step: Step) -> None:
         self._queue, self._step = queue, step
 
-    def run(self, tokens: TokenArray, position: int) -> None:
-        self._queue.submit(lambda: self._step.run(tokens, position))
+    def run(self, tokens: TokenArray, spans: Spans) -> None:
+        self._queue.submit(lambda: self._step.run(tokens, spans))
 
-    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+    def profile(self, tokens: TokenArray, spans: Spans) -> list[float]:
         found: list[float] = []
         started = time.perf_counter()
-        self._queue.submit(lambda: found.extend(self._step.profile(tokens, position)))
+        self._queue.submit(lambda: found.extend(self._step.profile(tokens, spans)))
         self._queue.drain()
         # What a stream was told to do takes until it is drained.
         return found if len(found) > 1 else [time.perf_counter() - started]
@@ -229,10 +232,10 @@ class _Half:
         self._transfer, self._what = transfer, what
         self._do = transfer.send if what == SEND else transfer.receive
 
-    def run(self, tokens: TokenArray, position: int) -> None:
+    def run(self, tokens: TokenArray, spans: Spans) -> None:
         self._do(len(tokens))
 
-    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+    def profile(self, tokens: TokenArray, spans: Spans) -> list[float]:
         started = time.perf_counter()
         self._do(len(tokens))
         return [time.perf_counter() - started] if self._what == RECEIVE else []
@@ -249,23 +252,23 @@ class _TorchCall:
         self._outputs = [slots[value.name] for value in call.outputs]
         self._state = StepState(np.zeros(0, np.int32), 0, caches)  # type: ignore[arg-type]
 
-    def run(self, tokens: TokenArray, position: int) -> None:
+    def run(self, tokens: TokenArray, spans: Spans) -> None:
         n_tokens = len(tokens)
-        self._state.tokens, self._state.position = tokens, position
+        self._state.place(tokens, spans)
         inputs = [slot.tensor(n_tokens) for slot in self._inputs]
         for slot, result in zip(
             self._outputs, self._item.compute(self._call, self._prepared, inputs, self._state), strict=True
         ):
             slot.tensor(n_tokens).copy_(result)
 
-    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+    def profile(self, tokens: TokenArray, spans: Spans) -> list[float]:
         started = time.perf_counter()
-        self.run(tokens, position)
+        self.run(tokens, spans)
         return [time.perf_counter() - started]
 
 
-# Runs a call on (tokens, position, inputs) and returns its outputs.
-_Runner = Callable[[TokenArray, int, Sequence[AnyArray]], Sequence[AnyArray]]
+# Runs a call on (tokens, spans, inputs) and returns its outputs.
+_Runner = Callable[[TokenArray, Spans, Sequence[AnyArray]], Sequence[AnyArray]]
 
 
 def _runner(call: OpCall, weights: WeightStore, caches: Any, bind: Bind | None) -> _Runner:
@@ -275,8 +278,8 @@ def _runner(call: OpCall, weights: WeightStore, caches: Any, bind: Bind | None) 
     item, prepared, threads = implementation(call.implementation), weights.of(call), call.threads or 1
     state = StepState(np.zeros(0, np.int32), 0, caches)
 
-    def run(tokens: TokenArray, position: int, inputs: Sequence[AnyArray]) -> Sequence[AnyArray]:
-        state.tokens, state.position = tokens, position
+    def run(tokens: TokenArray, spans: Spans, inputs: Sequence[AnyArray]) -> Sequence[AnyArray]:
+        state.place(tokens, spans)
         return item.run(call, prepared, inputs, state, threads)
 
     return run
@@ -290,13 +293,13 @@ class _PythonCall:
         self._inputs = [None if name == "$tokens" else slots[name] for name in call.inputs]
         self._outputs = [slots[value.name] for value in call.outputs]
 
-    def run(self, tokens: TokenArray, position: int) -> None:
+    def run(self, tokens: TokenArray, spans: Spans) -> None:
         n_tokens = len(tokens)
         inputs: list[AnyArray] = [tokens if slot is None else slot.view(n_tokens) for slot in self._inputs]
-        for slot, result in zip(self._outputs, self._runner(tokens, position, inputs), strict=True):
+        for slot, result in zip(self._outputs, self._runner(tokens, spans, inputs), strict=True):
             np.copyto(slot.view(n_tokens), result, casting="same_kind")
 
-    def profile(self, tokens: TokenArray, position: int) -> list[float]:
+    def profile(self, tokens: TokenArray, spans: Spans) -> list[float]:
         started = time.perf_counter()
-        self.run(tokens, position)
+        self.run(tokens, spans)
         return [time.perf_counter() - started]

@@ -6,11 +6,14 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from kbench.core import UserError
 
 from .sampling import GREEDY, Sampler, SamplingParams
 from .session import Session
-from .tokenizer import TextStream
+from .tokenizer import TextStream, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,8 @@ def generate(
     Raises:
         UserError: an empty prompt, an empty stop string, or a prompt that does not fit.
     """
-    if max_tokens < 0:
-        raise UserError(f"{max_tokens}", where="max_tokens", accepted="a whole number from 0")
-    if not all(stop):
-        raise UserError("an empty stop string", where="stop", accepted="text")
     out = Generation() if result is None else result
-    sampler = Sampler(sampling)
-    out.seed = sampler.seed
+    answer = Answer(session.tokenizer, tokens, sampling, max_tokens, out, stop=stop, ignore_eos=ignore_eos)
     timings = session.timings
     seconds_before, decoded_before = timings.decode_seconds, timings.decode_tokens
     prefilled = timings.prefill_seconds
@@ -89,33 +87,68 @@ def generate(
     else:
         logits = session.prefill(tokens)
     out.prompt_tokens, out.prefill_seconds = len(tokens), timings.prefill_seconds - prefilled
-    history = list(tokens)
-    stream, held = TextStream(session.tokenizer), _Held(stop)
-    stop_ids = frozenset() if ignore_eos else session.tokenizer.stop_ids
-    out.stop = "closed" if max_tokens else "max tokens"
-    for n_made in range(1, max_tokens + 1):
-        token = sampler.sample(logits, history)
-        out.ids.append(token)
-        ended = token in stop_ids
-        full = session.position >= session.cache.capacity
-        text = "" if ended else held.push(stream.push(token))
-        if not held.found and (ended or full or n_made == max_tokens):
-            text += held.push(stream.flush())
-            text += held.flush()
-        out.text += text
+    while not answer.ended:
+        token, text = answer.take(logits, session.cache.is_full())
         now = time.perf_counter()
-        reasons = (("eos", ended), ("stop string", held.found), ("max tokens", n_made == max_tokens), ("context", full))
-        reason = next((name for name, holds in reasons if holds), "")
-        out.stop = reason or out.stop
         yield Token(token, text, now - started)
-        if reason:
+        if answer.ended:
             break
         started = now
-        history.append(token)
         logits = session.decode(token)
         out.decode_tokens = timings.decode_tokens - decoded_before
         out.decode_seconds = timings.decode_seconds - seconds_before
     return out
+
+
+class Answer:
+    """An answer as it grows: samples each token, makes text of it, and knows when it ends.
+
+    Attributes:
+        out: what it has come to.
+        ended: no more tokens are wanted.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        max_tokens: int,
+        out: Generation,
+        *,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+    ) -> None:
+        """Arguments and errors as for ``generate``."""
+        if max_tokens < 0:
+            raise UserError(f"{max_tokens}", where="max_tokens", accepted="a whole number from 0")
+        if not all(stop):
+            raise UserError("an empty stop string", where="stop", accepted="text")
+        self.out, self.ended, self._most = out, not max_tokens, max_tokens
+        self._sampler, self._history = Sampler(sampling), list(prompt)
+        self._stream, self._held = TextStream(tokenizer), _Held(stop)
+        self._stop_ids = frozenset() if ignore_eos else tokenizer.stop_ids
+        out.seed = self._sampler.seed
+        out.stop = "closed" if max_tokens else "max tokens"
+
+    def take(self, logits: npt.NDArray[np.float32], full: bool) -> tuple[int, str]:
+        """The next token, sampled from ``logits``, and the text that became printable with it; ``full``: its sequence
+        has no room for it."""
+        out, held = self.out, self._held
+        token = self._sampler.sample(logits, self._history)
+        out.ids.append(token)
+        eos, most = token in self._stop_ids, len(out.ids) == self._most
+        text = "" if eos else held.push(self._stream.push(token))
+        if not held.found and (eos or full or most):
+            text += held.push(self._stream.flush())
+            text += held.flush()
+        out.text += text
+        reasons = (("eos", eos), ("stop string", held.found), ("max tokens", most), ("context", full))
+        reason = next((name for name, holds in reasons if holds), "")
+        out.stop = reason or out.stop
+        self.ended = bool(reason)
+        self._history.append(token)
+        return token, text
 
 
 class _Held:

@@ -48,7 +48,7 @@ class InjectedOperator:
         device: that of decode, as in KTransformers.
         phase: prefill or decode, during ``forward``.
         state: during ``forward``: ``state.tokens`` (int32 ids of this step), ``state.position`` (tokens before them in
-            the cache), ``state.caches`` (by layer).
+            the cache), ``state.caches`` (by layer); where they are of several sequences, ``state.parts()``.
     """
 
     def __init__(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from kbench.kernels import Spans
+
 from .executor import Executable, Step
 from .schedule import COMPUTE, Item
 from .space import TokenArray
@@ -38,8 +40,8 @@ class LayerwiseExecutable(Executable):
         self._groups = by_layer(items)
         return []
 
-    def run(self, tokens: TokenArray, position: int) -> None:
-        self._begin_step(tokens, position)
+    def run(self, tokens: TokenArray, spans: Spans) -> None:
+        self._begin_step(tokens, spans)
         for group in self._groups:
             brought = self._weights.missing(item.call for item in group if item.what == COMPUTE)
             self._weights.prepare(brought)
@@ -47,6 +49,6 @@ class LayerwiseExecutable(Executable):
                 if call.weights:
                     self._machine.traffic.add(WEIGHTS, "file", call.device, self._weights.of(call).n_bytes)
             for step in super()._bound(group):
-                step.run(tokens, position)
+                step.run(tokens, spans)
             self._machine.drain()
             self._weights.release(brought)

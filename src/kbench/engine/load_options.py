@@ -19,7 +19,9 @@ class LoadOptions:
     """Attributes:
     default: placement of what no rule and no assignment places: by default the CPU with the best implementation there,
         or what the dialect of the rules says.
-    context: tokens that the cache holds; by default what the model was trained for, up to 4096.
+    context: tokens that a sequence may have; by default what the model was trained for, up to 4096.
+    overflow: after so many tokens: ``stop``, or ``ring``: the oldest leave, and a token sees the last ``context``.
+    sequences: conversations that there is room for, each with ``context`` tokens.
     kv: type of the cache: ``f16``, ``bf16``, ``q8_0`` or ``f32``.
     threads: threads of native code; by default one per physical core, at most the control group's quota. Modules that
         a placement gives another count use that one: at most ``threads`` or ``prefill_threads`` where either is given,
@@ -35,6 +37,8 @@ class LoadOptions:
 
     default: Placement | None = None
     context: int | None = None
+    overflow: str = "stop"
+    sequences: int = 1
     kv: str = "f16"
     threads: int | None = None
     prefill_threads: int | None = None

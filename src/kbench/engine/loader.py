@@ -31,7 +31,6 @@ from kbench.model import (
     build_tree,
     describe_gguf,
     embedded_names,
-    kv_bytes_per_token,
     lower,
     open_gguf,
 )
@@ -41,20 +40,32 @@ from .chat_template import ChatTemplate
 from .choice import Choice
 from .devices import DeviceMap
 from .executor import Executable
-from .kv_cache import KvCache
+from .kv_cache import OVERFLOWS, RING, KvCache
 from .layerwise import LayerwiseExecutable
 from .load_options import LoadOptions
 from .machine import Machine
 from .operator_store import OperatorStore
 from .pipeline import HostGroup
 from .placed_caches import PlacedCaches
-from .room import DEFAULT_CONTEXT, add_weights, attention_homes, check_room, prefilled_as_decoded, programs, run_needs
+from .room import (
+    DEFAULT_CONTEXT,
+    add_weights,
+    attention_homes,
+    cache_shape,
+    check_room,
+    prefilled_as_decoded,
+    programs,
+    run_needs,
+)
 from .session import LoadReport, Session
 from .tokenizer import Tokenizer
 from .weights import WeightStore
 
 # Of a pool: more than any machine has.
 _MAX_THREADS = 1024
+
+# Each has a cache and a row in every step's values.
+_MAX_SEQUENCES = 1024
 
 
 def load_model(
@@ -123,6 +134,9 @@ def _load(
             accepted=", ".join(name for name, entry in ARCHITECTURES.items() if entry.generates),
         )
     context = _context(options.context, descriptor)
+    if options.overflow not in OVERFLOWS:
+        raise UserError(f"{options.overflow!r}", where="overflow", accepted=", ".join(OVERFLOWS))
+    sequences = _positive("sequences", options.sequences, _MAX_SEQUENCES)
     chunk = max(1, min(options.chunk, context))
     counts, most_threads = _thread_counts(options.threads, options.prefill_threads)
     tokenizer = Tokenizer(gguf.metadata)
@@ -146,7 +160,8 @@ def _load(
 
     def lowered(phase: Phase, tokens: int, logits: str, assignment: Assignment = assignment) -> list[OpCall]:
         calls = lower(
-            descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, deliver=CPU, resolve=choice.best
+            descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, deliver=CPU,
+            ring=options.overflow == RING, resolve=choice.best,
         )  # fmt: skip
         return [_with_threads(choice.runnable(call), counts[phase], most_threads) for call in calls]
 
@@ -161,7 +176,7 @@ def _load(
     choice = Choice(devices)
     plans = [
         (program, lowered(program.phase, program.tokens, "last", assignment if program.swaps else resident))
-        for program in programs(descriptor, context, chunk, threshold)
+        for program in programs(descriptor, context, chunk, threshold, sequences)
     ]
     store = WeightStore(gguf, devices) if weights is None else weights
     if store.devices != devices:
@@ -183,7 +198,8 @@ def _load(
     def memory_of(device: Device) -> Device | None:
         return devices.physical(device) if devices.is_local(device) else None
 
-    needs = run_needs(plans, homes, kv_bytes_per_token(descriptor, kv) // descriptor.n_layers, memory_of)
+    shape = cache_shape(context, chunk, threshold, options.overflow, sequences)
+    needs = run_needs(plans, homes, lambda layer: shape.layer_bytes(descriptor, layer, kv), memory_of)
     add_weights(needs, store, plans)
     check_room(needs, context)
 
@@ -194,7 +210,7 @@ def _load(
     operators.load()
     seconds = time.perf_counter() - started
     everywhere = len(homes) == descriptor.n_layers and all(places == (here,) for places in homes.values())
-    cache = KvCache(descriptor, context, kv) if everywhere else PlacedCaches(descriptor, context, kv, homes, devices)
+    cache = KvCache(descriptor, shape, kv) if everywhere else PlacedCaches(descriptor, shape, kv, homes, devices)
     machine = Machine(devices, max((call.threads or 1 for call in at_once), default=1), group)
 
     def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
@@ -203,7 +219,10 @@ def _load(
         leads = group is not None and not group.host
         announce = group.announce(phase, tokens, logits, keep_all, calls) if group is not None and leads else None
         bind = operators.bind(phase)
-        return Executable(calls, tokens, store, cache, machine, keep_all=keep_all, bind=bind, announce=announce)
+        return Executable(
+            calls, tokens, store, cache, machine, spans=tokens if phase is Phase.DECODE else 1, keep_all=keep_all,
+            bind=bind, announce=announce,
+        )  # fmt: skip
 
     def build_layerwise(tokens: int) -> Executable:
         calls = lowered(Phase.PREFILL, tokens, "last")
@@ -228,6 +247,7 @@ def _load(
         operators=operators.by_module,
         traffic=machine.traffic,
         layerwise=(threshold, build_layerwise) if threshold else None,
+        forks=group is None,
     )
 
 

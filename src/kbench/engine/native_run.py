@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import OpCall
-from kbench.kernels import Cache, implementation
+from kbench.kernels import Cache, Spans, implementation
 
 from .weights import WeightStore
 
@@ -26,10 +26,11 @@ class NativeRun:
         weights: WeightStore,
         caches: Mapping[int, Cache],
         pool: Any,
+        max_spans: int = 1,
     ) -> None:
         from kbench.kernels import Program
 
-        self._program = Program(pool, buffer, max_tokens)
+        self._program = Program(pool, buffer, max_tokens, max_spans)
         # A call may be more than one step: seconds of steps are summed by call.
         self._ends: list[int] = []
         for call in calls:
@@ -37,8 +38,8 @@ class NativeRun:
             self._ends.append(native.emit(self._program, call, weights.of(call), offsets, caches) + 1)
         self.run = self._program.run
 
-    def profile(self, tokens: npt.NDArray[np.int32], position: int) -> list[float]:
+    def profile(self, tokens: npt.NDArray[np.int32], spans: Spans) -> list[float]:
         """Runs once; returns the seconds of each call."""
-        steps: list[float] = self._program.run(tokens, position, True)
+        steps: list[float] = self._program.run(tokens, spans, True)
         begins = [0, *self._ends[:-1]]
         return [sum(steps[begin:end]) for begin, end in zip(begins, self._ends, strict=True)]

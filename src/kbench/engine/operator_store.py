@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import AUTO, INJECTED, Assignment, Module, OpCall, Phase, Placement, UserError, is_injected
-from kbench.kernels import AnyArray, Cache, StepState, implementation
+from kbench.kernels import AnyArray, Cache, Spans, StepState, implementation
 from kbench.model import ModelDescriptor, boundary
 
 from .injected_operator import InjectedOperator
@@ -216,8 +216,8 @@ class InjectedCall:
         self._store, self._call, self._phase = store, call, phase
         self._state = StepState(np.zeros(0, np.int32), 0, caches)
 
-    def run(self, tokens: npt.NDArray[np.int32], position: int, inputs: Sequence[AnyArray]) -> list[npt.NDArray[Any]]:
-        self._state.tokens, self._state.position = tokens, position
+    def run(self, tokens: npt.NDArray[np.int32], spans: Spans, inputs: Sequence[AnyArray]) -> list[npt.NDArray[Any]]:
+        self._state.place(tokens, spans)
         return self._store.run(self._call, inputs, self._phase, self._state)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import InvalidEnvironment, OpCall, Phase, UserError
+from kbench.kernels import Spans
 
 from .kv_cache import KvCache
 
@@ -85,15 +86,16 @@ class HostGroup:
 
     def announce(
         self, phase: Phase, tokens: int, logits: str, keep_all: bool, calls: Sequence[OpCall]
-    ) -> Callable[[TokenArray, int], None]:
+    ) -> Callable[[TokenArray, Spans], None]:
         """Host 0: has the others build a program; returns what has them run it."""
         number, self._n_programs = self._n_programs, self._n_programs + 1
         kind = _PHASES.index(phase) + 2 * _LOGITS.index(logits) + 4 * keep_all
         self._tell(_BUILD, kind, tokens, digest(calls))
 
-        def run(ids: TokenArray, position: int) -> None:
-            self._tell(_RUN, number, position, len(ids))
+        def run(ids: TokenArray, spans: Spans) -> None:
+            self._tell(_RUN, number, len(spans), len(ids))
             self._broadcast(ids.copy())
+            self._broadcast(spans.copy())
 
         return run
 
@@ -135,11 +137,13 @@ class HostGroup:
                     )
                 continue
             ids = self._broadcast(np.zeros(third, np.int32))
-            if second < cache.position:
-                cache.truncate(second)
-            cache.position = second
-            programs[first].run(ids, second)
-            cache.position = second + third
+            spans = self._broadcast(np.zeros((second, 3), np.int64))
+            for sequence, position, _ in spans.tolist():
+                # Host 0 has asked whether that can be.
+                if position < cache.position_of(sequence):
+                    cache.truncate(position, sequence)
+            programs[first].run(ids, spans)
+            cache.advance(spans)
         self._open = False
         self._dist.destroy_process_group()
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kbench.core import CPU, Device, OpCall, UserError
-from kbench.kernels import Cache, TorchCache, empty_rows
+from kbench.core import CPU, Device, OpCall
+from kbench.kernels import Cache, Spans, TorchCache, slots
 from kbench.model import ModelDescriptor
 
 from .devices import DeviceMap
-from .kv_cache import KvCache
+from .kv_cache import CacheShape, KvCache
 from .traffic import CACHE, Traffic
 
 
@@ -29,68 +29,77 @@ class PlacedCaches(KvCache):
     def __init__(
         self,
         model: ModelDescriptor,
-        capacity: int,
+        shape: CacheShape,
         kv: str,
         homes: Mapping[int, Sequence[Device]],
         devices: DeviceMap,
     ) -> None:
         """``homes``: the devices of this process on which a layer's attention runs."""
-        if capacity < 1:
-            raise UserError(f"a context of {capacity} tokens", where="context", accepted="at least 1 token")
-        self.capacity, self.kv, self.position = capacity, kv, 0
-        k, v = (model.head_dim,) * 2 if model.mla is None else (sum(model.cached_widths), 0)
-        heads = model.cached_heads
-        self._on: dict[Device, dict[int, Cache]] = {}
-        self._right: dict[tuple[int, Device], int] = {}
+        self._begin(model, shape, kv)
+        self._on: dict[Device, dict[int, Any]] = {}
+        # (layer, device) -> by sequence, how many tokens of it are right there.
+        self._right: dict[tuple[int, Device], list[int]] = {}
         for layer, places in homes.items():
             for device in places:
                 physical = devices.physical(device)
                 if physical == CPU:
-                    made: Any = Cache(empty_rows(kv, heads, capacity, k), empty_rows(kv, heads, capacity, v), kv)
+                    made: Any = self._empty(layer)
                 else:
-                    made = TorchCache.empty(kv, heads, capacity, k, v, str(physical))
+                    room, (k, v) = shape.slots(model, layer), self.widths
+                    made = TorchCache.empty(kv, model.cached_heads, room, k, v, str(physical), shape.sequences)
                 self._on.setdefault(device, {})[layer] = made
-                self._right[layer, device] = 0
+                self._right[layer, device] = [0] * shape.sequences
         self.caches = self.on(Device("cpu", 0, devices.host))
 
     def on(self, device: Device) -> dict[int, Cache]:
         """The caches on ``device``, by layer (``TorchCache`` where that is not the CPU)."""
         return self._on.get(device, {})
 
-    @property
-    def n_bytes(self) -> int:
-        return sum(cache.n_bytes for caches in self._on.values() for cache in caches.values())
+    def _all(self) -> Iterable[Any]:
+        return [cache for caches in self._on.values() for cache in caches.values()]
 
-    def truncate(self, position: int) -> None:
-        super().truncate(position)
-        self._right = {key: min(right, position) for key, right in self._right.items()}
+    def truncate(self, position: int, sequence: int = 0) -> None:
+        super().truncate(position, sequence)
+        for right in self._right.values():
+            right[sequence] = min(right[sequence], position)
 
-    def bring(self, layers: Mapping[int, Device], n_tokens: int, traffic: Traffic) -> None:
-        """Makes the caches of ``layers`` right up to ``position`` on their devices, which add ``n_tokens`` next."""
+    def fork(self, source: int, target: int) -> None:
+        super().fork(source, target)
+        for right in self._right.values():
+            right[target] = right[source]
+
+    def bring(self, layers: Mapping[int, Device], spans: Spans, traffic: Traffic) -> None:
+        """Makes the caches of ``layers`` right up to where ``spans`` begin on their devices, which add those next."""
         for layer, device in layers.items():
             if (layer, device) not in self._right:  # another process has it
                 continue
-            right = self._right[layer, device]
-            if right < self.position:
-                source = next(
-                    other for (which, other), n in self._right.items() if which == layer and n >= self.position
-                )
-                moved = _copy_rows(self._on[source][layer], self._on[device][layer], right, self.position)
-                traffic.add(CACHE, source, device, moved)
-            self._right[layer, device] = self.position + n_tokens
+            for sequence, position, n in spans.tolist():
+                right = self._right[layer, device][sequence]
+                if right < position:
+                    source = next(
+                        other
+                        for (which, other), known in self._right.items()
+                        if which == layer and known[sequence] >= position
+                    )
+                    # Of what has left a ring nothing is wanted.
+                    begin = max(right, position - self.shape.slots(self.model, layer))
+                    moved = _copy_rows(self._on[source][layer], self._on[device][layer], sequence, begin, position)
+                    traffic.add(CACHE, source, device, moved)
+                self._right[layer, device][sequence] = position + n
 
 
-def _copy_rows(source: Any, target: Any, begin: int, end: int) -> int:
-    """Copies tokens ``begin`` to ``end``; returns their bytes."""
+def _copy_rows(source: Any, target: Any, sequence: int, begin: int, end: int) -> int:
+    """Copies tokens ``begin`` to ``end`` of a sequence; returns their bytes."""
+    where = slots(begin, end, source.k.shape[2])
     if isinstance(source, Cache) and isinstance(target, Cache):
         for here, there in ((source.k, target.k), (source.v, target.v)):
-            there[:, :, begin:end] = here[:, :, begin:end]
-        return int(source.k[:, :, begin:end].nbytes + source.v[:, :, begin:end].nbytes)
+            there[sequence][:, where] = here[sequence][:, where]
+        return sum(int(a[sequence][:, where].nbytes) for a in (source.k, source.v))
     a, b = (TorchCache.over(cache) if isinstance(cache, Cache) else cache for cache in (source, target))
     moved = 0
     for stored, target_rows in ((a.k, b.k), (a.v, b.v)):
-        rows = stored[:, :, begin:end]
-        target_rows[:, :, begin:end].copy_(rows)
+        rows = stored[sequence][:, where]
+        target_rows[sequence][:, where] = rows.to(target_rows.device)
         moved += rows.numel() * rows.element_size()
     if a.k.is_cuda or b.k.is_cuda:
         import torch

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbench.core import AUTO, CPU, Assignment, Device, OpCall, OverBudget, Phase, Placement, format_bytes
-from kbench.model import ModelDescriptor, absorbing_is_faster, kv_bytes_per_token, lower, plan_arena
+from kbench.model import ModelDescriptor, absorbing_is_faster, lower, plan_arena
 
+from .kv_cache import STOP, CacheShape
 from .layerwise import by_layer
 from .memory import available_bytes, device_bytes
 from .placed_caches import attention_devices
@@ -33,15 +34,26 @@ class Program:
     swaps: bool = False
 
 
-def programs(descriptor: ModelDescriptor, context: int, chunk: int, threshold: int = 0) -> list[Program]:
+def programs(
+    descriptor: ModelDescriptor, context: int, chunk: int, threshold: int = 0, sequences: int = 1
+) -> list[Program]:
     """Those that a conversation can come to need, later ones too: prefill of a few tokens behind a long past where
-    latent attention absorbs them, and layer-wise prefill of prompts over ``threshold`` (0: never)."""
+    latent attention absorbs them, layer-wise prefill of prompts over ``threshold`` (0: never), and decode of one token
+    of each of several ``sequences``."""
     found = [Program(Phase.DECODE, 1), Program(Phase.PREFILL, chunk)]
     if descriptor.mla is not None and absorbing_is_faster(descriptor.mla, 1, context):
         found.append(Program(Phase.PREFILL, min(FEW_TOKENS, chunk)))
     if 0 < threshold < context:
         found.append(Program(Phase.PREFILL, min(LAYERWISE_CHUNK, context), swaps=True))
+    if sequences > 1:
+        found.append(Program(Phase.DECODE, sequences))
     return found
+
+
+def cache_shape(context: int, chunk: int, threshold: int = 0, overflow: str = STOP, sequences: int = 1) -> CacheShape:
+    """What a session keeps that steps ``chunk`` tokens, or with layer-wise prefill more."""
+    step = max(chunk, min(LAYERWISE_CHUNK, context)) if 0 < threshold < context else chunk
+    return CacheShape(context, step, overflow, sequences)
 
 
 def prefilled_as_decoded(assignment: Assignment) -> dict[str, Placement]:
@@ -63,27 +75,29 @@ def attention_homes(calls: Iterable[OpCall]) -> dict[int, tuple[Device, ...]]:
 
 @dataclass(slots=True)
 class Need:
-    """Bytes on one device; ``cache`` is of one token."""
+    """Bytes on one device; ``cache`` is of one token of context (of every sequence), ``fixed_cache`` besides."""
 
     weights: int = 0
     swapped: int = 0
     cache: int = 0
+    fixed_cache: int = 0
     workspace: int = 0
 
     def lines(self, context: int) -> dict[str, int]:
         """What each part is, and its bytes."""
         told = {"weights": self.weights, "one layer swapped in": self.swapped}
-        told |= {f"cache for {context} tokens": context * self.cache, "workspace": self.workspace}
+        told |= {f"cache for {context} tokens": context * self.cache + self.fixed_cache, "workspace": self.workspace}
         return {name: n_bytes for name, n_bytes in told.items() if n_bytes or name != "one layer swapped in"}
 
 
 def run_needs(
     plans: Sequence[tuple[Program, Sequence[OpCall]]],
     homes: Mapping[int, Sequence[Device]],
-    layer_bytes: int,
+    layer_bytes: Callable[[int], tuple[int, int]],
     memory_of: Callable[[Device], Device | None] = lambda device: device,
 ) -> dict[Device, Need]:
-    """Caches and workspace. ``homes``: the devices of each layer's cache, which takes ``layer_bytes`` a token there.
+    """Caches and workspace. ``homes``: the devices of each layer's cache, which takes ``layer_bytes`` there: for
+    each token of context, and besides.
     ``memory_of`` tells whose memory a device uses; None: another process's."""
     needs: dict[Device, Need] = {}
     for program, calls in plans:
@@ -91,10 +105,12 @@ def run_needs(
             memory = memory_of(device)
             if memory is not None:
                 needs.setdefault(memory, Need()).workspace += plan_arena(calls, program.tokens, device).n_bytes
-    for places in homes.values():
+    for layer, places in homes.items():
+        token, besides = layer_bytes(layer)
         for memory in map(memory_of, places):
             if memory is not None:
-                needs.setdefault(memory, Need()).cache += layer_bytes
+                need = needs.setdefault(memory, Need())
+                need.cache, need.fixed_cache = need.cache + token, need.fixed_cache + besides
     return needs
 
 
@@ -125,7 +141,7 @@ def check_room(needs: Mapping[Device, Need], context: int) -> None:
     """Raises OverBudget where what a device needs is more than what is free there."""
     for device, need in sorted(needs.items()):
         free = available_bytes() if device == CPU else device_bytes(device)
-        fixed = need.weights + need.swapped + need.workspace + _MARGIN_BYTES
+        fixed = need.weights + need.swapped + need.workspace + need.fixed_cache + _MARGIN_BYTES
         needed = fixed + context * need.cache
         if needed <= free:
             continue
@@ -156,6 +172,7 @@ def planned_needs(
         )
         plans.append((program, calls))
     homes = attention_homes(call for _, calls in plans for call in calls)
-    needs = run_needs(plans, homes, kv_bytes_per_token(descriptor, kv) // descriptor.n_layers)
+    shape = cache_shape(context, min(chunk, context), threshold)
+    needs = run_needs(plans, homes, lambda layer: shape.layer_bytes(descriptor, layer, kv))
     lines = {device: need.lines(context) for device, need in needs.items()}
     return {device: {name: n for name, n in told.items() if name != "weights"} for device, told in lines.items()}

@@ -71,6 +71,10 @@ class StepState:
     caches: Mapping[int, Cache] = field(default_factory=dict)
     spans: Spans | None = None
 
+    def place(self, tokens: npt.NDArray[np.int32], spans: Spans) -> None:
+        """Makes it the state of a step over ``tokens``, which belong where ``spans`` say."""
+        self.tokens, self.spans, self.position = tokens, spans, int(spans[0, 1])
+
     def parts(self) -> list[tuple[int, int, slice]]:
         """``(sequence, position, rows)`` of each sequence that has tokens in this step."""
         if self.spans is None:

@@ -15,7 +15,8 @@ _DEFAULT = Placement()
 
 @dataclass
 class Draft:
-    """The calls so far, for ``tokens`` new tokens of which the last has ``context`` tokens in the cache."""
+    """The calls so far, for ``tokens`` new tokens of which the last has ``context`` tokens in the cache; with ``ring``
+    those are all that a token ever sees."""
 
     model: ModelDescriptor
     assignment: Assignment
@@ -24,6 +25,7 @@ class Draft:
     context: int
     kv: str
     resolve: Resolve
+    ring: bool = False
     calls: list[OpCall] = field(default_factory=list)
     _resolved: dict[tuple[Problem, Device], str] = field(default_factory=dict)
 
@@ -32,6 +34,11 @@ class Draft:
 
     def has(self, name: str) -> bool:
         return name in self.model.tensors_by_name
+
+    def window(self, layer: int) -> int:
+        """Tokens that one sees in a layer at the most, itself included; 0: all."""
+        own = self.model.layer_window(layer)
+        return min(own or self.context, self.context) if self.ring else own
 
     def present(self, *names: str) -> tuple[str, ...]:
         """Those of ``names`` that are tensors of the model."""

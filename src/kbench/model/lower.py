@@ -26,6 +26,7 @@ def lower(
     kv: str = "f16",
     logits: str = "last",
     deliver: Device | None = None,
+    ring: bool = False,
     resolve: Resolve,
 ) -> tuple[OpCall, ...]:
     """The calls of one step, in order.
@@ -38,13 +39,14 @@ def lower(
             for all its sequences. They are the value ``logits``, float32 ``[rows, vocab]``, of the last call but
             for a transfer.
         deliver: the device where the logits are wanted, whatever makes them; None: where they were made.
+        ring: tokens go on after ``context``, and each sees the last ``context`` only.
         resolve: names the implementation for a problem on a device where the assignment leaves it open.
 
     Raises:
         UserError: tokens, context, kv or logits make no sense; a cache type that the model's vectors do not fit; a
             module that somebody's own operator cannot replace.
     """
-    draft = _drafted(descriptor, assignment, phase, tokens, context, kv, logits, resolve)
+    draft = _drafted(descriptor, assignment, phase, tokens, context, kv, logits, resolve, ring)
     inject(draft)
     return insert_transfers(draft, {} if deliver is None else {"logits": deliver})
 
@@ -67,14 +69,16 @@ def _drafted(
     kv: str,
     logits: str,
     resolve: Resolve,
+    ring: bool = False,
 ) -> Draft:
     """The calls before somebody's own operators replace any."""
-    if tokens < 1 or context < tokens:
+    # A decode batch has its tokens in as many contexts.
+    if tokens < 1 or context < (tokens if phase is Phase.PREFILL else 1):
         raise UserError(f"{tokens} new tokens in a context of {context}", accepted="1 <= tokens <= context")
     check_kv(kv, *descriptor.cached_widths, where="kv")
     if logits not in ("last", "all"):
         raise UserError(f"logits {logits!r}", accepted="last, all")
-    draft = Draft(descriptor, assignment, phase, tokens, context, kv, resolve)
+    draft = Draft(descriptor, assignment, phase, tokens, context, kv, resolve, ring)
     m = descriptor
     embedding = draft.tensor("token_embd.weight")
     problem = Problem.make("embedding", quant=embedding.quant, vocab=m.vocab, d=m.d, tokens=tokens)
@@ -127,7 +131,7 @@ def _attention(draft: Draft, index: int, x: str) -> str:
         kv=draft.kv,
         tokens=draft.tokens,
         context=draft.context,
-        window=m.layer_window(index),
+        window=draft.window(index),
     )
     attended = draft.emit(
         problem,

@@ -80,6 +80,7 @@ def lower_mla(draft: Draft, index: int, x: str) -> str:
             kv=draft.kv,
             tokens=draft.tokens,
             context=draft.context,
+            window=draft.window(index),
         ),
         module,
         (q, latent),
@@ -142,6 +143,7 @@ def _decompressed(draft: Draft, index: int, q: str, latent: str) -> str:
         kv=draft.kv,
         tokens=draft.tokens,
         context=draft.context,
+        window=draft.window(index),
     )
     attrs = {"layer": index, "scale": mla_scale(draft)}
     return draft.emit(problem, module, (q, latent), (Value(module, m.heads * a.v),), names, attrs)
