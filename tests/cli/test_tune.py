@@ -128,6 +128,10 @@ def test_too_small_a_budget_is_one_message_and_exit_code_1(quick: Path) -> None:
         (["--vram", "lots"], "not a size"),
         (["--vram", "21G", "--dram", "136G", "--gpu", "rtx4900"], "did you mean rtx4090"),
         (["--context", "0"], "positive"),
+        (["--quant", "Q4_KM"], "did you mean Q4_K_M"),
+        (["--objective", "speed"], "accepted: workload, decode"),
+        (["--vram", "cpu=3G"], "each GPU once"),
+        (["--host", "nowhere.yaml"], "nowhere.yaml"),
         (["--context", "512", "--prompt-tokens", "600"], "do not fit a context of 512"),
     ],
 )

@@ -11,7 +11,7 @@ from kbench.core import OverBudget, UserError
 from kbench.measure import Ceiling, Ceilings, host, read_host_profile
 from kbench.measure.host_profile import export_host
 from kbench.model import embedded
-from kbench.results import Store
+from kbench.results import Store, read_tune_result
 from kbench.rules import load_rules
 from kbench.tuner import TuneRequest, cells, make_plan, tune_elsewhere, workload
 
@@ -62,6 +62,7 @@ def test_a_plan_from_ceilings_alone(server: Path, tmp_path: Path) -> None:
     # No faster than reading 0.8 of its bandwidth allows: what a token reads lies on the host to two thirds at least.
     experts = sum(t.n_bytes for t in embedded("deepseek-v2-lite-chat").tensors if t.kind == "routed experts") * 6 / 64
     assert fields["predicted"]["decode_tokens_per_s"] < 300e9 / experts
+    assert read_tune_result(Path(fields["rules_path"]))["vram_curve"]
     assert load_rules(Path(fields["rules_path"])) and Path(fields["rules_path"]).is_file()
     assert all(row["source"] == "modelled" for row in fields["ops"])
 

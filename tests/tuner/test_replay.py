@@ -124,7 +124,7 @@ def test_a_budget_that_is_too_small_says_what_is_missing(store: Store) -> None:
         replay(request("21G", "100G"), store, HOST_ID, THREADS)
     message = caught.value.message
     assert caught.value.exit_code == 1
-    assert "DRAM" in message and "short" in message and "--dram 127" in message and "or use a Q3_K_M file" in message
+    assert "DRAM" in message and "short" in message and "--dram 127" in message and "or use --quant Q3_K_M" in message
     needed = float(message.partition("--dram ")[2].partition("G")[0])
     assert replay(request("21G", f"{needed}G"), store, HOST_ID, THREADS).fields["solver"]["status"] == "optimal"
 

@@ -39,6 +39,7 @@ def register(app: typer.Typer) -> None:
                 help="A .gguf file, a model's config.json, or an embedded model's name.", show_default=False
             ),
         ] = None,
+        quant: Annotated[str | None, typer.Option(help="Quantization of an embedded model. Default: Q4_K_M.")] = None,
         vram: Annotated[
             str | None, typer.Option(help="GPU memory, e.g. 21G, or cuda:0=21G,cuda:1=10G; 0: no GPU.")
         ] = None,
@@ -85,6 +86,7 @@ def register(app: typer.Typer) -> None:
             raise UserError("a directory", where=str(page), accepted="--report FILE.html")
         request = TuneRequest(
             model=model or DEFAULT_MODEL,
+            quant=quant,
             vram_bytes=None if vram is None else parse_vram(vram),
             dram_bytes=None if dram is None else parse_size(dram, "--dram"),
             gpu=gpu,

@@ -4,7 +4,7 @@ from .architectures import ARCHITECTURES, Architecture, architecture
 from .arena import Arena, plan_arena
 from .describe import describe_gguf
 from .descriptor import Mla, ModelDescriptor, Moe
-from .embedded import embedded, embedded_names, with_quant
+from .embedded import DEFAULT_QUANT, embedded, embedded_names, with_quant
 from .footprint import (
     CallGroup,
     ClassBytes,
@@ -26,8 +26,9 @@ from .synth import first_layers, synthesize
 from .tree import build_tree
 
 __all__ = [
-    "ARCHITECTURES", "Architecture", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile", "GgufTensor",
-    "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe", "absorbing_is_faster", "architecture", "boundary",
+    "ARCHITECTURES", "DEFAULT_QUANT", "Architecture", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile",
+    "GgufTensor", "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe", "absorbing_is_faster", "architecture",
+    "boundary",
     "build_tree", "describe_gguf", "embedded", "embedded_names", "first_layers", "footprint", "group_calls",
     "kv_bytes_per_token", "load_descriptor", "lower", "open_gguf", "operator_errors", "plan_arena", "synthesize",
     "tensor_classes", "total_work", "with_quant",

@@ -9,11 +9,12 @@ from typing import Any
 
 from kbench.core import Device
 from kbench.measure import HostProfile, read_host_profile
-from kbench.results import Store
+from kbench.results import Store, tune_result_path, write_tune_result
 from kbench.rules import write_rules
 
 from .budget import budgets, profile_of
 from .cost_model import CostModel, Roof
+from .details import details, stored_sweeps
 from .plan import thread_counts
 from .report import TuneReport
 from .request import TuneRequest
@@ -40,8 +41,10 @@ def tune_elsewhere(request: TuneRequest, store: Store, profile: Path) -> TuneRep
     placed = place(plan, costs, available, gpus)
     report, path = written_report(request, plan, placed, away.host_id)
     write_rules(path, report.rules_text)
-    fields: dict[str, Any] = {**report.fields, "host": {"cpu": away.cpu, "cores": away.usable_cpus}}
-    fields["elapsed_s"] = time.perf_counter() - started
+    more = details(placed.layout, placed.problem, available, gpus, None, stored_sweeps(store, away.host_id))
+    fields: dict[str, Any] = {**report.fields, **more, "host": {"cpu": away.cpu, "cores": away.usable_cpus}}
+    fields |= {"rules": report.rules_text, "elapsed_s": time.perf_counter() - started}
+    write_tune_result(tune_result_path(path), fields)
     return TuneReport(fields, report.assignment, report.rules_text)
 
 

@@ -44,5 +44,5 @@ def _smaller_quant(layout: Layout, rooms: Sequence[int]) -> str:
         except Unsupported:
             continue
         if saved >= short:
-            return f"a {label} file, {saved / 2**30:.3g} GiB smaller"
+            return f"--quant {label} (a file of it is {saved / 2**30:.3g} GiB smaller)"
     return ""

@@ -37,6 +37,7 @@ class TuneRequest:
 
     Attributes:
         model: a GGUF file, a config.json or the name of an embedded descriptor.
+        quant: quantization of an embedded model; None: Q4_K_M. A file has its own.
         vram_bytes: budget of the GPU, or of each; None takes the GPUs that are there, 0 takes none.
         dram_bytes: budget of the host; None takes what is free.
         gpu: profile that a GPU is priced from; several, by commas, for several GPUs, of which the last one counts for
@@ -53,6 +54,7 @@ class TuneRequest:
     """
 
     model: str = DEFAULT_MODEL
+    quant: str | None = None
     vram_bytes: int | Mapping[Device, int] | None = None
     dram_bytes: int | None = None
     gpu: str = DEFAULT_GPU
