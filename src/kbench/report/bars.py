@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .chart import legend, legend_lines
-from .drawing import Drawing, text_width
+from .drawing import Drawing, cut, text_width
 
 _LABEL_WIDTH, _VALUE_WIDTH = 220.0, 140.0
 
@@ -38,11 +38,11 @@ def bars(
     for index, bar in enumerate(rows):
         y = top + index * step
         if narrow:
-            drawing.text(0, y + 12, _cut(bar.label, width - text_width(bar.value) - 8))
+            drawing.text(0, y + 12, cut(bar.label, width - text_width(bar.value) - 8))
             drawing.text(width, y + 12, bar.value, "soft", "end")
             y += 17
         else:
-            drawing.text(left - 10, y + 14, _cut(bar.label, left - 12), "", "end")
+            drawing.text(left - 10, y + 14, cut(bar.label, left - 12), "", "end")
         x = left
         if bar.full:
             drawing.rect(x, y + 2, bar.full / longest * room, 16, "free")
@@ -58,8 +58,3 @@ def bars(
         anchor = "end" if x > width - text_width(said) else "start"
         drawing.text(x + (-4 if anchor == "end" else 4), top - 6, said, "soft", anchor)
     return drawing
-
-
-def _cut(words: str, room: float) -> str:
-    most = max(4, int(room / 6.4))
-    return words if len(words) <= most else f"{words[: most - 1]}…"

@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .drawing import Drawing
+from .drawing import Drawing, cut
 from .palette import N_DEVICES, standalone_css
 
 Fields = Mapping[str, Any]
 
 # Widths at which a chart is drawn: for a page of text, and for a telephone.
 WIDE, NARROW = 760.0, 344.0
+
+# Pixels of one name in a legend: less than a narrow drawing.
+_MAX_KEY = 280.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ def device_style(fields: Fields, device: str) -> str:
 def legend(drawing: Drawing, entries: Sequence[tuple[str, str]], y: float, x: float = 0.0) -> float:
     """Squares with words, (style, words), in as many lines as they need; returns the y below."""
     left = x
-    for style, words in entries:
+    for style, name in entries:
+        words = cut(name, _MAX_KEY)
         width = 18 + 6.6 * len(words) + 14
         if left > x and left + width > drawing.width:
             left, y = x, y + 18
@@ -64,7 +68,8 @@ def legend(drawing: Drawing, entries: Sequence[tuple[str, str]], y: float, x: fl
 def legend_lines(entries: Sequence[tuple[str, str]], width: float) -> int:
     """How many lines ``legend`` takes."""
     n, left = 1, 0.0
-    for _, words in entries:
+    for _, name in entries:
+        words = cut(name, _MAX_KEY)
         step = 18 + 6.6 * len(words) + 14
         if left > 0 and left + step > width:
             n, left = n + 1, 0.0

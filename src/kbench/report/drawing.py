@@ -81,5 +81,11 @@ def text_width(words: str) -> float:
     return 6.6 * len(words)
 
 
+def cut(words: str, room: float) -> str:
+    """``words`` as far as they fit ``room``, with an ellipsis."""
+    most = max(4, int(room / 7))
+    return words if len(words) <= most else f"{words[: most - 1]}…"
+
+
 def _n(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from .chart import Chart, Fields, device_style, legend, legend_lines
-from .drawing import Drawing, text_width
+from .drawing import Drawing, cut, text_width
 from .tune_report import unit_order
 
 # No model has more; a file that claims so draws nothing beyond.
@@ -106,10 +106,10 @@ def _draw(fields: Fields, kinds: dict[str, dict[int | None, str]], n_layers: int
     for index, (kind, places) in enumerate(kinds.items()):
         y = top + index * step
         if narrow:
-            drawing.text(0, y + 12, kind)
+            drawing.text(0, y + 12, cut(kind, width))
             y += 17
         else:
-            drawing.text(left - 10, y + 14, kind, "", "end")
+            drawing.text(left - 10, y + 14, cut(kind, left - 12), "", "end")
         drawing.rect(left, y, width - left, height, "track")
         if None in places:
             _fill(drawing, left, y, width - left, height, fields, kind, places[None], "")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .axes import Axes, decades
 from .chart import Chart, Fields, legend, legend_lines
-from .drawing import Drawing, text_width
+from .drawing import Drawing, cut, text_width
 from .tables import milliseconds, percent, rate
 from .time_chart import part_name
 
@@ -135,9 +135,9 @@ def _name(drawing: Drawing, axes: Axes, heaviest: Sequence[Fields]) -> None:
     """Names of what takes most of the time, below their points, as far as they do not cover each other."""
     taken: list[tuple[float, float, float]] = []
     for row in heaviest[:_NAMED]:
-        words = f"{part_name(row)}, {row['phase']}"
-        half = text_width(words) / 2 + 4
-        x = min(axes.at_x(row["ai_touched"]), axes.right - half)
+        words = f"{cut(part_name(row), 220)}, {row['phase']}"
+        half = 1.15 * text_width(words) / 2 + 4  # bold
+        x = max(half, min(axes.at_x(row["ai_touched"]), axes.right - half))
         y = axes.at_y(_achieved(row)) + 20
         if all(abs(x - other) > half + wide or abs(y - height) > 14 for other, height, wide in taken):
             taken.append((x, y, half))
