@@ -22,11 +22,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine_sides import kbench_sessions
 from paired_torch import OURS, our_steps, rotation
 from pairing import Comparison, report
 
-from kbench.engine import Session
+from kbench.engine import Session, kbench_sessions
 from kbench.kernels import Pool, arithmetic_peak, isas, read_rates
 
 PROBE_SECONDS = 0.15

@@ -6,7 +6,7 @@
 (arithmetic does). kbench multiplies from Q4_K and Q8_0; torch with a bfloat16 and a float32 ``linear``, and with its
 own int4 kernel (groups of 128, bfloat16 activations: the faster of those that it takes). Weights are cold: every side
 goes round copies that exceed the last-level cache. Each side is a process of its own, so that neither thread pool
-disturbs the other; they take turns (``pairing.py``). Rates are multiply-adds counted as two operations.
+disturbs the other; they take turns (``kbench.measure.Turns``). Rates are multiply-adds counted as two operations.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from pairing import Comparison, Side, Turn, report, serve, take_turns
+from pairing import Comparison, report
 
-from kbench.measure import Rotation, host, rotation_count
+from kbench.measure import Rotation, Side, Turn, Turns, host, rotation_count, serve
 
 # (n, k, tokens)
 CASES = [
@@ -119,7 +119,8 @@ def main() -> None:
         command = [__file__, "--threads", str(options.threads), "--serve"]
         sides = [Side("kbench", [*command, "kbench"]), Side("torch", [*command, "torch"])]
         request = {"case": [n, k, tokens]}
-        answers = take_turns(sides, options.pairs, request, request, at_once=True)
+        with Turns(sides, request, at_once=True) as pairs:
+            answers = pairs.take(options.pairs, request)
         gflop = 2 * n * k * tokens / 1e9
         rates = {key: tuple(gflop / seconds for (seconds,) in values) for key, values in answers.items()}
         print(f"linear n={n} k={k}, {tokens} tokens", flush=True)

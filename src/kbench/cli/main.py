@@ -14,7 +14,7 @@ from kbench.core import KbenchError
 from .output import fail
 
 # In the order in which a newcomer meets them. Each is a file here with `register(app)`.
-VERBS = ("doctor", "inspect", "synth", "tune", "report", "rules", "generate", "chat", "bench")
+VERBS = ("doctor", "inspect", "synth", "tune", "report", "rules", "generate", "chat", "bench", "compare")
 
 
 def _version(show: bool) -> None:

@@ -53,6 +53,12 @@ class OverBudget(ConditionFailed):
     """Weights, cache and workspace do not fit the budget."""
 
 
+class Inconclusive(KbenchError):
+    """Measured, and still not known."""
+
+    exit_code = 3
+
+
 class InvalidEnvironment(KbenchError):
     """This machine cannot do what was asked: no GPU, a package that is missing."""
 

@@ -10,6 +10,7 @@ from .kv_cache import OVERFLOWS, CacheShape, KvCache
 from .load_options import DEFAULT_CHUNK, LoadOptions
 from .loader import load_model, serve_host
 from .original_module import OriginalModule
+from .peers import ENGINES, check_engine, engine_turns, kbench_sessions, parse_engine
 from .pipeline import HostGroup, join_hosts
 from .room import DEFAULT_CONTEXT, planned_needs
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
@@ -22,6 +23,7 @@ __all__ = [
     "CACHE",
     "DEFAULT_CHUNK",
     "DEFAULT_CONTEXT",
+    "ENGINES",
     "GREEDY",
     "OVERFLOWS",
     "VALUES",
@@ -47,11 +49,15 @@ __all__ = [
     "Token",
     "Tokenizer",
     "Traffic",
+    "check_engine",
+    "engine_turns",
     "generate",
     "generate_batch",
     "join_hosts",
+    "kbench_sessions",
     "load_model",
     "parse_alias",
+    "parse_engine",
     "planned_needs",
     "prompt_ids",
     "serve_host",

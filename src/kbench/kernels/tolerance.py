@@ -49,14 +49,17 @@ Array = npt.NDArray[Any]
 # Unit roundoff by significant bits: 24, 11, 8.
 ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 # What an implementation's products are made of; int8: quantised activations, float32 sums; int8x2: in two planes;
-# bf16x2: exact weights, activations in two bfloat16 terms.
-ACCURACIES = ("f32", "f16", "bf16", "bf16x2", "int8", "int8x2")
+# bf16x2: exact weights, activations in two bfloat16 terms; int8k: one scale for 256 activations, bfloat16 in and out,
+# as kt-kernel does.
+ACCURACIES = ("f32", "f16", "bf16", "bf16x2", "int8", "int8x2", "int8k")
 # The steps of an activation's rounding between a block's largest magnitude and 0.
-_STEPS = {"int8": 127, "int8x2": 8191}
+_STEPS = {"int8": 127, "int8x2": 8191, "int8k": 127}
 # Implementations that multiply BF16 weights in that type: activations in one term, or, in tile registers, in two.
 _BF16_KERNELS = ("cpu.avx512_bf16", "cpu.amx")
 SAFETY = 6.0
 INT8_BLOCK = 32
+# Of the class int8k: the superblock of K-quants.
+INT8K_BLOCK = 256
 # The parameters of problems that are storage types of weights.
 QUANTS = ("quant", "quant_gate", "quant_up", "quant_down", "quant_k", "quant_v")
 # exp, sin, cos, rsqrt of vectorised kernels are good to a few units in the last place; 16 is 1e-6 relative.
@@ -97,9 +100,10 @@ def accuracy_of(implementation: object, problem: Problem, block: Block | None = 
 def _activation_scale(x: Array, accuracy: str) -> Array:
     """Each element's rounding step, ``[rows, k]``."""
     k = x.shape[-1]
-    padded = np.pad(np.abs(x), ((0, 0), (0, -k % INT8_BLOCK)))
-    largest = padded.reshape(len(x), -1, INT8_BLOCK).max(axis=-1)
-    return np.repeat(largest / _STEPS[accuracy], INT8_BLOCK, axis=-1)[:, :k]
+    block = INT8K_BLOCK if accuracy == "int8k" else INT8_BLOCK
+    padded = np.pad(np.abs(x), ((0, 0), (0, -k % block)))
+    largest = padded.reshape(len(x), -1, block).max(axis=-1)
+    return np.repeat(largest / _STEPS[accuracy], block, axis=-1)[:, :k]
 
 
 def product_bound(w: Array, x: Array, accuracy: str, x_error: Array | None = None) -> Array:
@@ -110,6 +114,9 @@ def product_bound(w: Array, x: Array, accuracy: str, x_error: Array | None = Non
     squares: Array = np.zeros_like(x)
     if accuracy in _STEPS:
         squares = np.square(_activation_scale(x, accuracy)) / 12
+        if accuracy == "int8k":
+            squares = squares + np.square(x) * (ROUNDOFF["bf16"] ** 2 / 3)
+            bound += ROUNDOFF["bf16"] * np.abs(x @ w.T)
     elif accuracy in ("bf16", "f16"):
         u = ROUNDOFF[accuracy]
         squares = np.square(x) * (u * u * 2 / 3)

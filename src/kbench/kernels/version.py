@@ -36,5 +36,5 @@ def kernel_version(item: Implementation) -> str:
     """Hash of the native binary, or of the Python source with the version of the package that does the work."""
     if item.name.startswith(("cpu.", "ladder.")):
         return _native_digest()
-    package = "torch" if item.name == "torch" else "numpy"
+    package = {"torch": "torch", "kt": "kt-kernel"}.get(item.name, "numpy")
     return f"{_source_digest(type(item))}, {_package(package)}"

@@ -9,19 +9,20 @@ from .guard import Guard
 from .host import Host, Memory, host, read_host
 from .host_profile import HostProfile, export_host, read_host_profile
 from .pairs import Pairs, measure_pairs
-from .sample import Measurement, Warmup, measure
+from .sample import Measurement, Warmup, mean_seconds, measure
 from .signed_rank import hodges_lehmann, hodges_lehmann_interval, signed_rank_p
 from .statistics import Interval, median, median_absolute_deviation, median_interval, quartiles, relative_spread
 from .stopping import FixedCount, RelativeNoise, StoppingRule, TimeBudget
+from .turns import Answers, Side, Turn, Turns, fit_at_once, serve
 from .verdict import Judgement, Plan, Verdict, decide, decide_together, geometric_mean, judge, judge_mean
 
 __all__ = [
-    "KINDS", "READ_BANDWIDTH", "Cache", "Ceiling", "Ceilings", "Clock", "Cpu", "FixedCount", "Gpu", "Guard", "Host",
-    "HostProfile", "Interval", "Judgement", "Measurement", "Memory", "NumaNode", "Pairs", "Plan", "Probes", "Reading",
-    "RelativeNoise", "Rotation", "StoppingRule", "TimeBudget", "Verdict", "Warmup", "calibrate", "ceilings", "decide",
-    "decide_together", "export_host",
+    "KINDS", "READ_BANDWIDTH", "Answers", "Cache", "Ceiling", "Ceilings", "Clock", "Cpu", "FixedCount", "Gpu",
+    "Guard", "Host", "HostProfile", "Interval", "Judgement", "Measurement", "Memory", "NumaNode", "Pairs", "Plan",
+    "Probes", "Reading", "RelativeNoise", "Rotation", "Side", "StoppingRule", "TimeBudget", "Turn", "Turns",
+    "Verdict", "Warmup", "calibrate", "ceilings", "decide", "decide_together", "export_host", "fit_at_once",
     "geometric_mean", "hodges_lehmann", "hodges_lehmann_interval", "host", "is_cold", "judge", "judge_mean",
-    "measure", "measure_pairs", "median", "median_absolute_deviation", "median_interval", "quartiles", "read_host",
-    "read_host_profile",
-    "relative_spread", "rotation_count", "signed_rank_p", "system_clock", "thread_ladder",
+    "mean_seconds", "measure", "measure_pairs", "median", "median_absolute_deviation", "median_interval", "quartiles",
+    "read_host", "read_host_profile", "relative_spread", "rotation_count", "serve", "signed_rank_p", "system_clock",
+    "thread_ladder",
 ]  # fmt: skip

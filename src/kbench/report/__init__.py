@@ -1,5 +1,6 @@
 """Reports: what verbs found, as terminal tables, as a page, as charts."""
 
+from .compare_table import print_comparison
 from .files import write_charts, write_page
 from .ladder_table import print_ladder
 from .page import html_page
@@ -7,5 +8,6 @@ from .tables import bar, milliseconds, rate
 from .tune_report import print_tune_report
 
 __all__ = [
-    "bar", "html_page", "milliseconds", "print_ladder", "print_tune_report", "rate", "write_charts", "write_page",
+    "bar", "html_page", "milliseconds", "print_comparison", "print_ladder", "print_tune_report", "rate", "write_charts",
+    "write_page",
 ]  # fmt: skip

@@ -1,63 +1,66 @@
-"""The engines that ``paired_engines.py`` times: kbench, llama.cpp, ik_llama.cpp.
+"""Engines that are timed against each other on one file: kbench, llama.cpp, ik_llama.cpp.
 
 A turn is one prefill (pp) of the request's ``prompt`` into an empty cache, and one decode (tg) of its ``generated``
 tokens after its ``beginning``: ``[seconds of pp, seconds of tg]``. A request with ``logits`` answers the logits after
 the beginning instead: whether both sides compute the same thing.
 
-Each peer has the settings that were fastest for it, which its options can change: ``llama.cpp:flash_attn=0``.
+Each peer has the settings that were fastest for it, which its options can change: ``llama.cpp:flash_attn=0``. Every
+side knows ``threads``.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pairing import Turn
+from kbench import __version__
+from kbench.core import InvalidEnvironment, Placement, UserError, did_you_mean
+from kbench.rules import RuleSet, load_rules
 
-if TYPE_CHECKING:
-    from kbench.engine import Session
+from .loader import load_model
+from .session import Session
 
 # Tokens of the beginning; a step of just so many also hands out its logits.
 BEGINNING = 8
 # Tokens of one peer prefill step: their own default, and their best here.
 PEER_CHUNK = 512
 
+Turn = Callable[[Mapping[str, Any]], Any]
 Made = tuple[dict[str, Turn], dict[str, Any]]
 Options = Mapping[str, int]
 
 
-def kbench_side(model: Path, threads: int, n_context: int, options: Options) -> Made:
-    """Variants are named by the activation planes: ``planes=2`` is the default precision, 1 is the peers'."""
-    from kbench import __version__
-    from kbench.results import current_commit
-
-    asked = [options["planes"]] if "planes" in options else [2, 1]
-    sessions = kbench_sessions(model, n_context, threads, asked)
-
-    def turn_of(session: Any) -> Turn:
-        def prefill(tokens: Sequence[int]) -> Any:
-            return session.prefill(tokens)
-
-        return _turn(session.reset, prefill, session.decode)
-
-    about = {"version": __version__, "commit": current_commit()}
-    return {f"planes={planes}": turn_of(session) for planes, session in sessions.items()}, about
+def kbench_side(model: Path, threads: int, n_context: int, options: Options, rules: Path | None = None) -> Made:
+    """Variants are named by the activation planes: ``planes=2`` is the default precision, 1 is the peers', 0 asks for
+    both. Under ``rules`` they are the rules' affair."""
+    about = {"version": __version__}
+    if rules is not None:
+        session = load_model(model, load_rules(rules), context=n_context, threads=threads)
+        return {"": _session_turn(session)}, about | {"rules": rules.name}
+    asked = options.get("planes", 2)
+    sessions = kbench_sessions(model, n_context, threads, [asked] if asked else [2, 1])
+    return {f"planes={planes}": _session_turn(session) for planes, session in sessions.items()}, about
 
 
-def kbench_sessions(model: Path, n_context: int, threads: int, planes: Sequence[int]) -> dict[int, Session]:
+def _session_turn(session: Session) -> Turn:
+    return _turn(session.reset, session.prefill, session.decode)
+
+
+def kbench_sessions(
+    model: Path, n_context: int, threads: int, planes: Sequence[int], rules: RuleSet | None = None
+) -> dict[int, Session]:
     """A session for each number of activation planes; they share the packed weights."""
-    from kbench.core import Placement
-    from kbench.engine import load_model
-
     sessions: dict[int, Session] = {}
     for n in planes:
         shared = next(iter(sessions.values())).weights if sessions else None
         block = Placement(block={"activation_planes": n})
-        sessions[n] = load_model(model, default=block, context=n_context, threads=threads, weights=shared)
+        sessions[n] = load_model(model, rules, default=block, context=n_context, threads=threads, weights=shared)
     return sessions
 
 
@@ -130,16 +133,73 @@ def ik_llama_cpp_side(model: Path, threads: int, n_context: int, options: Option
     return {"": _turn(clear, _in_chunks(decode), lambda token: decode([token]))}, about
 
 
-SIDES: dict[str, Callable[[Path, int, int, Options], Made]] = {
+_SIDES: dict[str, Callable[[Path, int, int, Options], Made]] = {
     "kbench": kbench_side,
     "llama.cpp": llama_cpp_side,
     "ik_llama.cpp": ik_llama_cpp_side,
 }
+ENGINES = tuple(_SIDES)
+_OPTIONS = {
+    "kbench": ("planes",),
+    "llama.cpp": ("flash_attn",),
+    "ik_llama.cpp": ("repack", "fused_moe", "mla", "flash_attn"),
+}
+# The module of each peer, and how to get it.
+_PACKAGES = {
+    "llama.cpp": ("llama_cpp", "pip install llama-cpp-python"),
+    "ik_llama.cpp": ("ik_llama_cpp", "pip install --no-deps ik-llama-cpp-python"),
+}
 
 
-def _turn(
-    clear: Callable[[], Any], prefill: Callable[[Sequence[int]], Any], decode: Callable[[int], Any]
-) -> Turn:  # fmt: skip
+def parse_engine(text: str) -> tuple[str, dict[str, int]]:
+    """``name[:option=number,...]``, e.g. ``kbench:planes=1,threads=2``.
+
+    Raises:
+        UserError: no such engine or option.
+    """
+    name, _, tail = text.partition(":")
+    if name not in _SIDES:
+        raise UserError(f"no engine {name!r}", accepted=", ".join(ENGINES), todo=did_you_mean(name, ENGINES))
+    options: dict[str, int] = {}
+    known = (*_OPTIONS[name], "threads")
+    for item in filter(None, tail.split(",")):
+        key, _, value = item.partition("=")
+        if key not in known or not (value.isascii() and value.isdecimal() and len(value) < 10):
+            raise UserError(f"option {item!r}", where=text, accepted=f"a number for {', '.join(known)}")
+        options[key] = int(value)
+    return name, options
+
+
+def check_engine(name: str) -> None:
+    """That engine ``name`` is here.
+
+    Raises:
+        InvalidEnvironment: its package is missing; the message says what to install.
+    """
+    package, install = _PACKAGES.get(name, ("", ""))
+    if package and importlib.util.find_spec(package) is None:
+        raise InvalidEnvironment(f"package {package} is not installed", where=name, todo=install)
+
+
+def engine_turns(text: str, model: Path, threads: int, n_context: int, rules: Path | None = None) -> Made:
+    """Loads an engine: its turns by variant, and what it says of itself.
+
+    Raises:
+        KbenchError: no such engine or option, a package or a file that is missing or unknown.
+    """
+    name, options = parse_engine(text)
+    check_engine(name)
+    threads = options.pop("threads", threads)
+    if rules is not None and name != "kbench":
+        raise UserError(f"rules for {name}", accepted="rules for kbench")
+    if name == "kbench":
+        turns, about = kbench_side(model, threads, n_context, options, rules)
+    else:
+        turns, about = _SIDES[name](model, threads, n_context, options)
+    return turns, about | {"threads": threads}
+
+
+def _turn(clear: Callable[[], Any], prefill: Callable[[Sequence[int]], Any], decode: Callable[[int], Any]) -> Turn:
     def turn(request: Mapping[str, Any]) -> Any:
         prompt, beginning, generated = request["prompt"], request["beginning"], request["generated"]
         clear()
@@ -174,6 +234,4 @@ def _package(name: str) -> str:
 
 def _library() -> str:
     """Which build of ik_llama.cpp: the package's, or the reader's own."""
-    import os
-
     return "built here" if os.environ.get("IK_LLAMA_CPP_LIB_PATH") else "the package's"

@@ -1,0 +1,270 @@
+"""Implementations compared on problems, in pairs: each side a process of its own, checked before it is timed."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kbench.core import CPU, InvalidEnvironment, KbenchError, Problem, UserError
+from kbench.kernels import PEER_NAMES, best, implementation, implementations, peer_implementation, support
+from kbench.measure import Judgement, Plan, Side, decide
+from kbench.results import Store
+
+from .contest import Contest, Outcome
+from .runner import Progress, part_for
+from .shrink import Part, weight_bytes
+
+# A sample is as many turns as fill this: long beside an interrupt and the messages between processes.
+SAMPLE_SECONDS = 0.02
+# Of pairs of one problem; what takes longer gets fewer looks, and beyond _SLOW times this none.
+MAX_SECONDS = 15.0
+_FEW_LOOKS = (8, 16)
+_SLOW = 6
+# A ratio within this is worth a second opinion of processes that were started anew: luck with memory pages is that
+# large at most.
+_LUCK = 1.25
+
+# What people call things: kbench's best CPU kernels are the counterpart of KTransformers' CPUInfer.
+CPUINFER, MARLIN, TRITON = "cpuinfer", "marlin", "triton"
+ALIASES = (CPUINFER, MARLIN, TRITON)
+
+MakeSide = Callable[[int, str], Side]
+
+
+def op_side(which: int, name: str) -> Side:
+    """A process that times implementation ``name``; ``which`` is 0 for A, 1 for B."""
+    return Side(f"{'AB'[which]} ({name})", ["-m", "kbench.suites.op_side"])
+
+
+def check_names(names: Sequence[str]) -> None:
+    """That every side can run here at all.
+
+    Raises:
+        UserError: an unknown name.
+        InvalidEnvironment: something is missing; the message says what to install.
+    """
+    for name in names:
+        if name in (MARLIN, TRITON):
+            _need_gpu(name)
+        if name == CPUINFER:
+            continue
+        item = peer_implementation(name) if name in PEER_NAMES else _known(name)
+        runnable = item.runnable()
+        if not runnable.ok:
+            here = ", ".join(other.name for other in implementations() if other.runnable().ok)
+            raise InvalidEnvironment(f"cannot run here: {runnable.reason}", where=name, accepted=here)
+
+
+def _known(name: str) -> Any:
+    try:
+        return implementation(name)
+    except UserError as error:
+        accepted = f"{', '.join((*ALIASES, *PEER_NAMES))}, {error.accepted}"
+        raise UserError(error.found, accepted=accepted, todo=error.todo) from None
+
+
+def _need_gpu(name: str) -> None:
+    import torch
+
+    here = ", ".join(other.name for other in implementations() if other.runnable().ok)
+    if not torch.cuda.is_available():
+        what = {
+            MARLIN: "a CUDA GPU of compute capability 8.0 or more, a CUDA build of torch and a package with Marlin's "
+            "kernels (pip install gptqmodel, or vllm)",
+            TRITON: "a CUDA GPU and a CUDA build of torch, which brings triton (pip install torch)",
+        }[name]
+        raise InvalidEnvironment("no CUDA GPU is here", where=name, accepted=f"here: {here}", todo=f"it needs {what}")
+    raise InvalidEnvironment("this version of kbench has no GPU kernels to compare", where=name, accepted=here)
+
+
+def resolve(name: str, problem: Problem) -> str:
+    """``cpuinfer`` is the best of our CPU kernels for ``problem``; other names stand for themselves."""
+    return best(problem, CPU) if name == CPUINFER else name
+
+
+def contests(problems: Sequence[Problem], a: str, b: str, threads: int) -> list[Contest]:
+    """``a`` against ``b`` on every problem. Where ``cpuinfer`` takes part and KTransformers' kernels are installed and
+    take the problem, they too, against the other."""
+    found: list[Contest] = []
+    for problem in problems:
+        found.append(Contest(problem, resolve(a, problem), resolve(b, problem), threads))
+        if CPUINFER in (a, b) and problem.op == "moe_experts" and "kt" not in (a, b):
+            kt = peer_implementation("kt")
+            if support(kt, problem).ok:
+                pair = tuple("kt" if name == CPUINFER else resolve(name, problem) for name in (a, b))
+                if pair[0] != pair[1]:
+                    found.append(Contest(problem, pair[0], pair[1], threads))
+    return found
+
+
+def missing_peers(problems: Sequence[Problem], names: Sequence[str]) -> list[str]:
+    """What else could have been compared, and what to install for it."""
+    kt = peer_implementation("kt").runnable()
+    wanted = CPUINFER in names and any(problem.op == "moe_experts" for problem in problems)
+    return [f"KTransformers' own kernels are left out: {kt.reason}"] if wanted and not kt.ok else []
+
+
+def compare_ops(
+    wanted: Sequence[Contest],
+    store: Store | None,
+    plan: Plan,
+    *,
+    max_seconds: float = MAX_SECONDS,
+    progress: Progress | None = None,
+    make_side: MakeSide = op_side,
+) -> list[Outcome]:
+    """One outcome for each contest, in their order; each is stored as soon as it is known.
+
+    Both sides measure the same part of a problem with the same bytes. A side that is wrong, or dies, is an outcome with
+    the reason and never a time.
+
+    Raises:
+        UserError: the sides do not measure the same thing; the message names the field.
+    """
+    plan = replace(plan, n_comparisons=max(1, len(wanted)))
+    outcomes = []
+    sides = _Sides(make_side)
+    try:
+        for done, contest in enumerate(wanted):
+            if progress is not None:
+                progress(done, len(wanted), f"{contest.problem} {contest.a} {contest.b}")
+            outcome = _outcome(contest, sides, plan, max_seconds)
+            if store is not None:
+                store.append(outcome.record(), suite="compare")
+            outcomes.append(outcome)
+    finally:
+        sides.stop()
+    if progress is not None and wanted:
+        progress(len(wanted), len(wanted), "")
+    return outcomes
+
+
+class _Sides:
+    """Processes by side and implementation, and what each has open."""
+
+    def __init__(self, make: MakeSide) -> None:
+        self._make = make
+        self._sides: dict[tuple[int, str], tuple[Side, str]] = {}
+
+    def opened(self, which: int, name: str, problem: Problem, contest: Contest) -> tuple[Side, dict[str, Any]]:
+        """The side with ``problem`` open, and what it says of it."""
+        for other in [key for key in self._sides if key[0] == which and key[1] != name]:
+            self._sides.pop(other)[0].stop()  # its weights take memory
+        side = self._sides.get((which, name), (None, ""))[0] or self._make(which, name)
+        self._sides[which, name] = (side, problem.key)
+        side.start()
+        said: dict[str, Any] = side.ask(
+            "open",
+            {"problem": problem.key, "implementation": name, "threads": contest.threads, "block": dict(contest.block)},
+        )
+        return side, said
+
+    def stop(self) -> None:
+        for side, _ in self._sides.values():
+            side.stop()
+
+
+def same_part(contest: Contest) -> Part:
+    """The part that both sides measure: the smaller of what each would."""
+    parts = [
+        part_for(peer_implementation(name) if name in PEER_NAMES else implementation(name), contest.problem)
+        for name in (contest.a, contest.b)
+    ]
+    return min(parts, key=lambda part: (weight_bytes(part.problem, None), -part.scale))
+
+
+class _Failed(Exception):
+    def __init__(self, status: Any, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+
+def _outcome(contest: Contest, sides: _Sides, plan: Plan, max_seconds: float) -> Outcome:
+    empty = Outcome(contest.key, contest.a, contest.b, contest.threads)
+    try:
+        return _paired(contest, empty, sides, plan, max_seconds)
+    except _Failed as error:
+        return replace(empty, status=error.status, reason=error.reason)
+    except UserError:
+        raise
+    except KbenchError as error:
+        sides.stop()
+        return replace(empty, status="crashed", reason=error.message)
+
+
+def _open(contest: Contest, part: Part, sides: _Sides) -> tuple[list[Side], list[dict[str, Any]]]:
+    pair, said = [], []
+    for which, name in enumerate((contest.a, contest.b)):
+        side, about = sides.opened(which, name, part.problem, contest)
+        if "failed" in about:
+            kinds = {"wrong": "wrong", "Unsupported": "unsupported", "UserError": "unsupported"}
+            raise _Failed(kinds.get(about["failed"], "crashed"), f"{name}: {about['found']}")
+        pair.append(side)
+        said.append(about)
+    for field in ("checksum", "op_spec_hash"):
+        if said[0][field] != said[1][field]:
+            what = {"checksum": "weights or inputs", "op_spec_hash": "definition of the operation"}[field]
+            raise UserError(
+                f"the sides differ in {field} ({what}): {said[0][field]} and {said[1][field]}", where=contest.key
+            )
+    return pair, said
+
+
+def _paired(contest: Contest, empty: Outcome, sides: _Sides, plan: Plan, max_seconds: float) -> Outcome:
+    part = same_part(contest)
+    pair, said = _open(contest, part, sides)
+    one = sum(max(about["call_seconds"], SAMPLE_SECONDS) for about in said)
+    needed = 2 * one * plan.looks[0]
+    if needed > max_seconds:
+        plan = replace(plan, looks=_FEW_LOOKS)
+        if 2 * one * _FEW_LOOKS[0] > _SLOW * max_seconds:
+            raise _Failed(
+                "slow", f"a pair takes {one:.1f} s; --max-seconds {math.ceil(2 * one * _FEW_LOOKS[0] / _SLOW)}"
+            )
+    samples: tuple[list[float], list[float]] = ([], [])
+    confirming: list[float] = []
+    turn = 0
+
+    def take(n: int, into: tuple[list[float], list[float]]) -> list[float]:
+        nonlocal turn
+        for _ in range(n):
+            for which in (0, 1) if turn % 2 == 0 else (1, 0):
+                answer = pair[which].ask("take", {"seconds": SAMPLE_SECONDS})
+                if not isinstance(answer, float):
+                    raise _Failed("crashed", f"{(contest.a, contest.b)[which]}: {answer.get('found', answer)}")
+                into[which].append(answer * part.scale)
+            turn += 1
+        return [math.log(b / a) for a, b in zip(into[0][-n:], into[1][-n:], strict=True)]
+
+    def fresh(n: int) -> list[float]:
+        nonlocal pair
+        middle = math.exp(sorted(math.log(b / a) for a, b in zip(*samples, strict=True))[len(samples[0]) // 2])
+        if 1 / _LUCK < middle < _LUCK:
+            sides.stop()
+            pair, _ = _open(contest, part, sides)
+        found = take(n, ([], []))
+        confirming.extend(found)
+        return found
+
+    begin = time.monotonic()
+    judgement: Judgement = decide(
+        lambda n: take(n, samples), plan, take_fresh=fresh, out_of_time=lambda: time.monotonic() - begin > max_seconds
+    )
+    extra: Mapping[str, Any] = {
+        "margin": plan.margin,
+        "subset": part.note,
+        "cold": [about["cold"] for about in said],
+        "error_share": [about["error_share"] for about in said],
+        "prepared_bytes": [about["prepared_bytes"] for about in said],
+        "kernel_version": [about["kernel_version"] for about in said],
+        "sides": [dict(side.about) for side in pair],
+        "python": sys.version.split()[0],
+        "confirming": [float(f"{math.exp(value):.6g}") for value in confirming],
+    }
+    return replace(
+        empty, judgement=judgement, a_samples=tuple(samples[0]), b_samples=tuple(samples[1]), extra=extra,
+        reason=judgement.reason,
+    )  # fmt: skip

@@ -1,0 +1,122 @@
+"""`kbench compare` as a user meets it: what is refused, tables, JSON, exit codes; sides are made up but for engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import make_tiny
+from typer.testing import CliRunner
+
+from kbench.cli.main import build_app
+from kbench.core import KbenchError
+from kbench.measure import Plan, judge
+from kbench.model import synthesize
+from kbench.suites import Contest, Outcome
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KBENCH_RESULTS", str(tmp_path / "results"))
+
+
+def run(*arguments: str) -> Any:
+    """The output, or the error."""
+    result = CliRunner().invoke(build_app(), ["compare", *arguments])
+    if isinstance(result.exception, KbenchError):
+        return result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def made_up(monkeypatch: pytest.MonkeyPatch, logs: Sequence[float], status: Any = "ok") -> None:
+    """Every comparison comes out with these logarithms of the ratio."""
+
+    def compare_ops(wanted: Sequence[Contest], store: object, plan: Plan, **_: object) -> list[Outcome]:
+        if status != "ok":
+            return [Outcome(c.key, c.a, c.b, c.threads, status, "torch: 1 instead of 2") for c in wanted]
+        judgement = judge(logs, plan)
+        n = len(logs)
+        return [
+            Outcome(c.key, c.a, c.b, c.threads, "ok", "", judgement, (0.01,) * n, (0.02,) * n, {"margin": plan.margin})
+            for c in wanted
+        ]
+
+    monkeypatch.setattr("kbench.suites.compare_ops", compare_ops)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("kbench", "torch"), 2, "kbench is an engine, torch is an implementation"),
+        (("kbench", "llama.cpp"), 2, "--model: engines need a model"),
+        (("a.yaml", "b.yaml", "--model", "none.gguf"), 2, "none.gguf"),
+        (("torch", "tourch"), 2, "unknown implementation 'tourch'"),
+        (("torch", "reference", "--margin", "-1"), 2, "--margin"),
+        (("torch", "reference", "--filter", "nothing"), 2, "matches no case"),
+        (("torch", "reference", "--model", "no-such-model"), 2, "no-such-model"),
+    ],
+)
+def test_mistakes(arguments: tuple[str, ...], code: int, words: str) -> None:
+    error = run(*arguments)
+    assert error.exit_code == code and words in error.message
+
+
+SPREAD = [0.001 * i for i in range(-6, 6)]
+
+
+def test_two_implementations_as_a_table_and_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up(monkeypatch, [value + 0.7 for value in SPREAD])
+    text = run("cpu.scalar", "torch", "--filter", "linear(quant=Q4_K")
+    assert "cpu.scalar is faster" in text and "2.01×" in text and "geometric mean of 3" in text
+    fields = json.loads(run("cpu.scalar", "torch", "--filter", "linear(quant=Q4_K", "--json"))
+    assert next(iter(fields)) == "schema" and fields["schema"] == "kbench.compare/1"
+    assert {case["verdict"] for case in fields["cases"]} == {"REGRESSED"} and len(fields["cases"]) == 3
+    assert fields["summary"][0]["ratio"] == pytest.approx(2.01, abs=0.01)
+    assert fields["cases"][0]["a_seconds"] == 0.01 and fields["cases"][0]["n_pairs"] == 12
+
+
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    slower = [value + 0.7 for value in SPREAD]
+    arguments = ("cpu.scalar", "torch", "--filter", "linear(quant=Q4_K,n=4096")
+    made_up(monkeypatch, slower)
+    assert isinstance(run(*arguments), str)
+    assert run(*arguments, "--fail-on-regression").exit_code == 1
+    made_up(monkeypatch, [-value for value in slower])
+    assert isinstance(run(*arguments, "--fail-on-regression"), str)
+    made_up(monkeypatch, [value + 0.03 for value in SPREAD])
+    assert run(*arguments).exit_code == 3
+    made_up(monkeypatch, slower, "wrong")
+    error = run(*arguments)
+    assert error.exit_code == 5 and "1 instead of 2" in error.message
+    made_up(monkeypatch, slower, "unsupported")
+    assert run(*arguments).exit_code == 2
+
+
+def test_problems_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up(monkeypatch, [value + 0.7 for value in SPREAD])
+    fields = json.loads(run("cpu.scalar", "torch", "--model", "deepseek-v2-lite-chat", "--json"))
+    ops = {case["case"].partition("(")[0] for case in fields["cases"]}
+    assert {"linear", "moe_experts", "mla_attention"} <= ops
+
+
+def test_two_rule_files_end_to_end(tmp_path: Path) -> None:
+    """Real processes with a tiny model: prefill and decode, a row each; the verdict is the machine's affair."""
+    model = tmp_path / "tiny.gguf"
+    synthesize(make_tiny(), model)
+    for name, op in (("a", "cpu.scalar"), ("b", "cpu.scalar")):
+        replace = f"{{class: Linear, kwargs: {{generate_op: {op}}}}}"
+        rule = f"kbench: 1\nrules:\n- match: {{name: ^lm_head$}}\n  replace: {replace}\n"
+        (tmp_path / f"{name}.yaml").write_text(rule)
+    sizes = ("--prompt-tokens", "16", "--gen-tokens", "2", "--max-seconds", "0.1", "--threads", "1")
+    result = CliRunner().invoke(
+        build_app(),
+        ["compare", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "--model", str(model), "--json", *sizes],
+    )
+    fields = json.loads(result.stdout)
+    assert fields["kind"] == "rules"
+    assert [case["case"].partition("(")[0] for case in fields["cases"]] == ["prefill", "decode"]
+    assert all(case["logits_apart"] < 1e-6 and case["n_pairs"] >= 8 for case in fields["cases"])
