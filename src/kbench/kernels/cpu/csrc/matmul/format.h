@@ -25,6 +25,10 @@ namespace {
 // A prefetch past the end is harmless: it never faults.
 inline void prefetch(const uint8_t* line) { __builtin_prefetch(line); }
 
+// Scales that lie in a plane of their own behind a tile's quants are asked for a whole tile ahead: `ahead` of them lie
+// other weights, and a tile's first scale would be waited for.
+constexpr int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
 // The nibbles of line u hold quads u and 4 + u.
 struct NibbleParts {
   static constexpr int kUnits = 4, kQuads = 2;

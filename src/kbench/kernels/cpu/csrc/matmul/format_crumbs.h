@@ -87,16 +87,18 @@ struct Q3_K {
   const uint8_t* scales;
   const uint8_t* quants;
   const uint8_t* d;
-  int64_t ahead;
+  int64_t ahead, tile_bytes;
   typename R::Float d_row[kTileRows / R::kRows];
 
   Q3_K(const uint8_t* tile, int64_t k, int64_t block, int reg, int64_t ahead)
       : scales(tile + block / 8 * kQ3_KBytes + reg * R::kRows),
         quants(tile + block / 8 * kQ3_KBytes + kQ3_KQuants + reg * 4 * R::kRows),
         d(tile + k / kSuperBlock * kQ3_KBytes + block / 8 * kHalvesBytes + reg * 2 * R::kRows),
-        ahead(ahead) {}
+        ahead(ahead),
+        tile_bytes(whole_lines(k / kSuperBlock * (kQ3_KBytes + kHalvesBytes))) {}
   template <int H>
   void begin() {
+    prefetch(d + tile_bytes);
     for (int h = 0; h < H; ++h) d_row[h] = R::halves(d + h * 2 * R::kRows);
   }
   typename R::Float step(int h) const { return d_row[h]; }
