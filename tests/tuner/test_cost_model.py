@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from made_up_records import record_of, seconds_of
 
@@ -62,6 +64,13 @@ def test_the_faster_of_two_implementations_counts_and_failures_do_not() -> None:
     wrong = record_of(SMALL, "cpu.scalar", 2, status="wrong", samples=(), median=None, reason="off")
     cost = CostModel([slow, record_of(SMALL, "cpu.avx2", 2), wrong], threads=(2,)).cost(SMALL, CPU, 2)
     assert cost is not None and cost.implementation == "cpu.avx2"
+
+
+def test_a_sweep_of_kernel_parameters_prices_nothing() -> None:
+    plain = record_of(SMALL, "cpu.avx2", 2)
+    swept = replace(plain, samples=tuple(s / 2 for s in plain.samples), extra=plain.extra | {"block": {"k_block": 512}})
+    cost = CostModel([plain, swept], threads=(2,)).cost(SMALL, CPU, 2)
+    assert cost is not None and cost.seconds == pytest.approx(seconds_of(SMALL, 2))
 
 
 def test_no_price_beats_the_roof() -> None:

@@ -102,7 +102,8 @@ class CostModel:
         self.threads = tuple(sorted(threads))
         self.roof = roof or Roof()
         self._table: dict[Key, Record] = {}
-        records = list(records)
+        # What ran with other kernel parameters than the declared ones is no price of what a rule without a block runs.
+        records = [record for record in records if not record.extra.get("block")]
         self.packed = PackedRatios(records)
         for record in records:
             if record.status == "ok" and record.samples and record.threads and record.unit == "seconds":
