@@ -107,3 +107,9 @@ def test_objects_of_an_isa_share_no_symbols(isa: str, compiler: str, tmp_path: P
         command = [compiler, "-std=c++17", "-O0", "-w", f"-I{CSRC}", *FLAGS[isa], "-c", source]
         subprocess.run([*command, "-o", tmp_path / "isa.o"], check=True)
         no_weak_symbols(tmp_path / "isa.o")
+
+
+def test_the_stress_program_of_the_sanitizers_compiles(compiler: str) -> None:
+    """It runs for minutes under ThreadSanitizer (``run_tsan.sh``), outside of CI: here it follows its headers."""
+    source = ROOT / "tests" / "native" / "pool_stress.cpp"
+    subprocess.run([compiler, "-std=c++17", "-fsyntax-only", f"-I{CSRC}", str(source)], check=True)

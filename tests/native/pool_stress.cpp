@@ -72,8 +72,8 @@ double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind)
     p.linear(isa, square.view(), n, q, {}, false, 0);
     p.linear(isa, kv.view(), n, k, {}, false, 0);
     p.linear(isa, kv.view(), n, w, {}, false, threads > 1 ? 2 : 0);
-    p.rope(isa, q, q, kHeads, kHead, kHead, layer == 0, frequencies, 1.0f, 0);
-    p.rope(isa, k, k, kKvHeads, kHead, kHead, layer == 0, frequencies, 1.0f, 0);
+    p.rope(isa, q, q, kHeads, kHead, kHead, layer == 0, frequencies, 1.0f, false, 0);
+    p.rope(isa, k, k, kKvHeads, kHead, kHead, layer == 0, frequencies, 1.0f, false, 0);
     p.attention(isa, q, k, w, a, kHeads, kKvHeads, kHead, {k_cache.data(), v_cache.data(), CacheType::f16, kCapacity},
                 0.25f, layer == 0 ? 0 : 9, {}, 0);
     p.linear(isa, square.view(), a, o, {}, false, 0);
