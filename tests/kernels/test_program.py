@@ -301,7 +301,7 @@ def test_nothing_but_what_fits_is_recorded() -> None:
         program.attention(*arguments, cache, cache, 1.0)
     with pytest.raises(ValueError, match="k_cache has another type"):
         program.attention(*arguments, *[np.zeros((2, 8, 8), np.float64)] * 2, 1.0)
-    with pytest.raises(ValueError, match="differ in capacity"):
+    with pytest.raises(ValueError, match="differ in sequences, capacity or type"):
         program.attention(*arguments, np.zeros((2, 8, 8), np.float16), np.zeros((2, 9, 8), np.float16), 1.0)
     with pytest.raises(ValueError, match="k_cache has 3 dimensions or gaps"):
         program.attention(*arguments, *[np.zeros((2, 8, 16), np.float16)[:, :, ::2]] * 2, 1.0)

@@ -49,4 +49,4 @@ def test_every_op_has_a_case() -> None:
 
 def test_an_empty_cache_has_the_arrays_shape() -> None:
     cache = TorchCache.empty("q8_0", 2, 5, 64, 0, "cpu")
-    assert cache.k.shape == (2, 5, 68) and cache.v.shape == (2, 5, 0) and cache.n_bytes == 2 * 5 * 68
+    assert cache.k.shape == (1, 2, 5, 68) and cache.v.shape == (1, 2, 5, 0) and cache.n_bytes == 2 * 5 * 68

@@ -193,12 +193,18 @@ def test_logits_of_all_tokens_or_of_the_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "context", "kv", "logits"),
-    [(0, 5, "f16", "last"), (6, 5, "f16", "last"), (1, 5, "q9", "last"), (1, 5, "f16", "first")],
+    ("phase", "tokens", "context", "kv", "logits"),
+    [
+        (Phase.DECODE, 0, 5, "f16", "last"),
+        (Phase.PREFILL, 6, 5, "f16", "last"),
+        (Phase.DECODE, 1, 0, "f16", "last"),
+        (Phase.DECODE, 1, 5, "q9", "last"),
+        (Phase.DECODE, 1, 5, "f16", "first"),
+    ],
 )
-def test_senseless_requests(tokens: int, context: int, kv: str, logits: str) -> None:
+def test_senseless_requests(phase: Phase, tokens: int, context: int, kv: str, logits: str) -> None:
     with pytest.raises(UserError):
-        lower(make_tiny(), {}, Phase.DECODE, tokens, context, kv=kv, logits=logits, resolve=by_device)
+        lower(make_tiny(), {}, phase, tokens, context, kv=kv, logits=logits, resolve=by_device)
 
 
 def test_the_assignment_decides_and_resolve_fills_in() -> None:

@@ -14,20 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from .statistics import Interval
+
+# numpy is imported where it is used: who only asks for the host's fingerprint does not wait for it.
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
 
 # Of pairs: the exact distribution takes n^3 additions, and no verdict needs more.
 MAX_N = 1000
 
-Floats = npt.NDArray[np.float64]
-
 
 def walsh_averages(values: Sequence[float]) -> Floats:
     """Every ``(v_i + v_j) / 2`` with ``i <= j``, in order. ValueError when there are no values or over ``MAX_N``."""
+    import numpy as np
+
     if not 1 <= len(values) <= MAX_N:
         raise ValueError(f"{len(values)} values, accepted: 1 to {MAX_N}")
     array = np.asarray(values, np.float64)
@@ -37,12 +42,16 @@ def walsh_averages(values: Sequence[float]) -> Floats:
 
 def hodges_lehmann(values: Sequence[float]) -> float:
     """The median of the Walsh averages."""
+    import numpy as np
+
     return float(np.median(walsh_averages(values)))
 
 
 @lru_cache(maxsize=256)
 def _cumulative(n: int) -> Floats:
     """``P(W <= w)`` for ``w`` = 0 ... n (n + 1) / 2: each rank is in the sum or not, with probability 1/2."""
+    import numpy as np
+
     chance = np.zeros(n * (n + 1) // 2 + 1)
     chance[0] = 1.0
     for rank in range(1, n + 1):
@@ -55,6 +64,8 @@ def _cumulative(n: int) -> Floats:
 
 def interval_of_averages(ordered: Floats, n: int, confidence: float) -> Interval:
     """``hodges_lehmann_interval`` of the Walsh averages of ``n`` values."""
+    import numpy as np
+
     below = _cumulative(n)
     # The largest k with 2 P(W <= k - 1) <= 1 - confidence; the sum of many chances is off by some 1e-15.
     k = int(np.searchsorted(2 * below, 1 - confidence + 1e-12, side="right"))
@@ -78,6 +89,8 @@ def chance_beyond(ordered: Floats, n: int, centre: float) -> tuple[float, float]
 
     A small first one speaks for a centre above ``centre``. Averages equal to it count against both.
     """
+    import numpy as np
+
     below = _cumulative(n)
     not_above = int(np.searchsorted(ordered, centre, side="right"))  # at most so many are not above
     not_below = len(ordered) - int(np.searchsorted(ordered, centre, side="left"))

@@ -22,10 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-import numpy as np
-
 from .signed_rank import chance_beyond, interval_of_averages, walsh_averages
-from .statistics import Interval
+from .statistics import Interval, median
 
 
 class Verdict(Enum):
@@ -109,7 +107,7 @@ def judge(log_ratios: Sequence[float], plan: Plan, look: int | None = None) -> J
     else:
         reason = f"the interval reaches across {plan.margin:.1%}"
     shown = Interval(math.exp(interval.low), math.exp(interval.high), interval.confidence)
-    return Judgement(verdict, math.exp(float(np.median(averages))), shown, n, p, reason, tuple(log_ratios))
+    return Judgement(verdict, math.exp(median(averages.tolist())), shown, n, p, reason, tuple(log_ratios))
 
 
 def confirmed(call: Judgement, fresh: Sequence[float], plan: Plan) -> bool:
