@@ -9,8 +9,8 @@ import pytest
 from kbench.measure import Guard
 
 
-def stat(pid: int, name: str, parent: int, ticks: int) -> str:
-    return f"{pid} ({name}) S {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 100"
+def stat(pid: int, name: str, parent: int, ticks: int, waited: int = 0) -> str:
+    return f"{pid} ({name}) S {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 {waited} 0 20 0 1 0 100"
 
 
 def machine(root: Path, *, user: int, idle: int, steal: int, processes: dict[int, tuple[str, int, int]]) -> Path:
@@ -31,6 +31,13 @@ def quiet(tmp_path: Path) -> Path:
 def test_our_own_work_and_our_childrens_is_no_disturbance(quiet: Path) -> None:
     guard = Guard(quiet, pid=10)
     machine(quiet, user=1200, idle=9000, steal=0, processes={10: ("me", 1, 250), 11: ("child", 10, 50)})
+    assert guard.warnings() == ()
+
+
+def test_children_that_have_ended_were_ours(quiet: Path) -> None:
+    guard = Guard(quiet, pid=10)
+    machine(quiet, user=1200, idle=9000, steal=0, processes={})
+    (quiet / "proc/10/stat").write_text(stat(10, "me", 1, 150, waited=150))
     assert guard.warnings() == ()
 
 

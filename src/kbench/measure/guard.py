@@ -86,18 +86,20 @@ class Guard:
         idle, steal = fields[3] + fields[4], fields[7]
         own, processes = 0, {}
         parents: dict[int, int] = {}
+        waited: dict[int, int] = {}
         for path in proc.glob("[0-9]*/stat"):
             # "pid (name) state ppid ..."; the name may hold blanks and brackets, so cut at the last bracket.
             head, _, tail = kernelfile.read(path).rpartition(")")
             rest = tail.split()
-            if len(rest) < 13 or not path.parent.name.isdigit():
+            if len(rest) < 15 or not path.parent.name.isdigit():
                 continue
             pid = int(path.parent.name)
             parents[pid] = int(rest[1])
             processes[pid] = (head.partition("(")[2], int(rest[11]) + int(rest[12]))
+            waited[pid] = int(rest[13]) + int(rest[14])
         for pid in list(processes):
             if self._is_ours(pid, parents):
-                own += processes.pop(pid)[1]
+                own += processes.pop(pid)[1] + waited[pid]  # what its ended children took is still ours
         return _Snapshot(
             sum(fields), sum(fields) - idle - steal, steal, own, processes, read_cgroup(self._root).throttled_seconds
         )
