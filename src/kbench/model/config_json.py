@@ -1,20 +1,21 @@
-"""A Hugging Face config.json read key by key, each value checked where it is used."""
+"""A Hugging Face config.json."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kbench.core import CorruptFile, UserError
 
+from .checked_values import CheckedValues
+
 # Those of published models are a few KiB.
 MOST_BYTES = 1 << 20
 
 
-class ConfigJson:
+class ConfigJson(CheckedValues):
     """The mapping in ``path``, or with ``values`` one inside it; null counts as a key that is missing."""
 
     def __init__(self, path: Path, values: Mapping[str, Any] | None = None, prefix: str = "") -> None:
@@ -29,9 +30,8 @@ class ConfigJson:
     def fail(self, key: str, found: str, accepted: str = "") -> NoReturn:
         raise CorruptFile(found, where=f"{self.path}: {self._prefix}{key}", accepted=accepted)
 
-    def has(self, *keys: str) -> bool:
-        """Whether it has any of ``keys``."""
-        return any(self._values.get(key) is not None for key in keys)
+    def find(self, key: str) -> Any:
+        return self._values.get(key)
 
     def mapping(self, key: str) -> ConfigJson:
         """The mapping below ``key``, empty where there is none."""
@@ -46,41 +46,6 @@ class ConfigJson:
         if value is not None and not isinstance(value, list):
             self.fail(key, f"found {value!r:.80}", "a list")
         return value or []
-
-    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """From ``least`` up to 2^31."""
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
-            self.fail(key, f"found {value!r:.80}", f"an integer of at least {least}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A positive, finite number."""
-        value = self._get(key, default)
-        right = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not right or not 0 < value < math.inf:
-            self.fail(key, f"found {value!r:.80}", "a positive number")
-        return float(value)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            self.fail(key, f"found {value!r:.80}", "text")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            self.fail(key, f"found {value!r:.80}", "true or false")
-        return value
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self._values.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            self.fail(key, "this key is missing")
-        return value
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -120,19 +120,14 @@ def _moe(config: ConfigJson, entry: Architecture, kind: str) -> Moe | None:
         config.fail("num_experts", "no number of experts")
     if not counts or entry.experts is False or kind in ("llama", "mistral"):
         return None
-    experts, top_k = config.integer(counts[0]), config.integer("num_experts_per_tok")
-    if top_k > experts:
-        config.fail("num_experts_per_tok", f"found {top_k}", f"at most the {experts} experts")
-    n_group = config.integer("n_group", 1)
-    topk_group = config.integer("topk_group", n_group)
-    if experts % n_group or topk_group > n_group:
-        config.fail("n_group", f"{n_group} groups of {experts} experts, {topk_group} of them used")
+    experts = config.integer(counts[0])
+    n_group, topk_group = config.groups("n_group", "topk_group", experts)
     if kind == "deepseek_v2" and config.text("topk_method", "greedy") == "greedy":  # V2-Lite: whatever its groups
         n_group = topk_group = 1
     sigmoid = entry.scoring == "sigmoid" or kind in ("deepseek_v3", "kimi_k2")
     return Moe(
         experts=experts,
-        top_k=top_k,
+        top_k=config.top_k("num_experts_per_tok", experts),
         n=config.integer("intermediate_size" if kind in ("mixtral", "gpt_oss") else "moe_intermediate_size"),
         shared=1 if entry.shared_gate else config.integer("n_shared_experts", 0, least=0),
         shared_n=config.integer("shared_expert_intermediate_size") if entry.shared_gate else 0,

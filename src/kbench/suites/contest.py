@@ -8,14 +8,16 @@ from typing import Any, Literal
 
 from kbench.core import Block, Problem
 from kbench.measure import Judgement
-from kbench.results import Record, case_key, problem_params
+from kbench.results import Record
+
+from .cell import Cell
 
 Status = Literal["ok", "unsupported", "wrong", "crashed", "slow"]
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """``a`` against ``b`` on ``problem``; ``calls`` is how often a model makes it, in ``phase``."""
+    """``a`` against ``b`` on ``problem``, both with ``threads`` and ``block``."""
 
     problem: Problem
     a: str
@@ -25,7 +27,7 @@ class Contest:
 
     @property
     def key(self) -> str:
-        return case_key(self.problem.op, {**problem_params(self.problem), "threads": self.threads})
+        return Cell(self.problem, self.a, self.threads).key
 
 
 @dataclass(frozen=True, slots=True)
