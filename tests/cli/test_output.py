@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from kbench.cli.main import build_app
 from kbench.cli.output import _Trimmed, fail, plural, shown
 from kbench.core import UserError
+from kbench.tuner import TuneRequest
+from kbench.tuner.tune import plan_of
 
 CLEAR = "\x1b[2J\x1b]0;title\x07"
 
@@ -71,8 +73,12 @@ def test_counts_have_their_plural(count: int, noun: str, told: str) -> None:
     assert plural(count, noun) == told
 
 
-def test_options_that_would_be_ignored_are_refused(tiny_gguf: Path) -> None:
-    with pytest.raises(UserError, match="--quant: 'Q8_0'"):
-        CliRunner().invoke(build_app(), ["inspect", str(tiny_gguf), "--quant", "Q8_0"], catch_exceptions=False)
+def test_options_that_would_be_ignored_are_refused(tiny_gguf: Path, tmp_path: Path) -> None:
+    for arguments in (["inspect", str(tiny_gguf)], ["synth", str(tiny_gguf), "-o", str(tmp_path / "out.gguf")]):
+        with pytest.raises(UserError, match=r"--quant: 'Q8_0'.*leave --quant out"):
+            CliRunner().invoke(build_app(), [*arguments, "--quant", "Q8_0"], catch_exceptions=False)
+    with pytest.raises(UserError, match=r"--quant: 'Q8_0'.*leave --quant out"):
+        plan_of(TuneRequest(model=str(tiny_gguf), quant="Q8_0"))
+    assert not (tmp_path / "out.gguf").exists()
     with pytest.raises(UserError, match="did you mean rtx4090"):
         CliRunner().invoke(build_app(), ["tune", "--gpu", "rtx409"], catch_exceptions=False)

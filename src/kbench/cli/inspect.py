@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kbench.core import Phase, UserError, Work, format_bytes
+from kbench.core import Phase, Work, format_bytes
 
 from .output import print_json, stdout_console
 
@@ -43,10 +43,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         from kbench.model import footprint, load_descriptor
 
-        descriptor, gguf = load_descriptor(model, quant or "Q4_K_M")
-        if gguf is not None and quant is not None:
-            accepted = "nothing for a file: its tensors have their types"
-            raise UserError(f"{quant!r}", where="--quant", accepted=accepted, todo="leave --quant out")
+        descriptor, _ = load_descriptor(model, quant)
         phases = (Phase.PREFILL, Phase.DECODE) if phase is None else (phase,)
         result = footprint(descriptor, prompt_tokens=prompt_tokens, context=context, kv=kv, phases=phases)
         if as_json:

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
         name: str = typer.Argument(..., metavar="NAME", help="An embedded model, a config.json, or a .gguf file."),
         output: Path = typer.Option(..., "--output", "-o", help="The file to write."),  # noqa: B008 (typer's way)
         layers: int = typer.Option(None, min=1, help="Only the first layers; all without it."),
-        quant: str = typer.Option("Q4_K_M", help="Quantization of an embedded model."),
+        quant: str | None = typer.Option(None, help="Quantization of an embedded model. Default: Q4_K_M."),
         seed: int = typer.Option(0, min=0, help="The same seed writes the same bytes."),
         force: bool = typer.Option(False, "--force", help="Replace a file that is there."),
         as_json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),

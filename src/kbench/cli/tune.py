@@ -81,7 +81,7 @@ def register(app: typer.Typer) -> None:
 
         for name in gpu.split(","):
             load_profile(name.strip())  # a typo is told, used or not
-        warn_of_context(context, load_descriptor(model or DEFAULT_MODEL)[0])
+        warn_of_context(context, load_descriptor(model or DEFAULT_MODEL, quant)[0])
         if page is not None and page.is_dir():  # known now; measuring may take a minute
             raise UserError("a directory", where=str(page), accepted="--report FILE.html")
         request = TuneRequest(

@@ -15,17 +15,18 @@ from .hf_config import read_config
 _CONFIG = "config.json"
 
 
-def load_descriptor(model: str, quant: str = DEFAULT_QUANT) -> tuple[ModelDescriptor, GgufFile | None]:
-    """The descriptor of ``model``, and its GGUF file where it is one; ``quant`` matters to others only.
+def load_descriptor(model: str, quant: str | None = None) -> tuple[ModelDescriptor, GgufFile | None]:
+    """The descriptor of ``model``, and its GGUF file where it is one; to others ``quant`` gives types (None: Q4_K_M).
 
     A folder that holds a ``config.json`` stands for that.
 
     Raises:
-        UserError: neither a file nor a known name (CorruptFile, Unsupported: a file that cannot be used).
+        UserError: neither a file nor a known name, or ``quant`` beside a GGUF file, whose tensors have their types
+            (CorruptFile, Unsupported: a file that cannot be used).
     """
     path = Path(model)
     if path.suffix.lower() != ".gguf" and not path.is_file() and is_embedded(model):
-        return embedded(model, quant), None
+        return embedded(model, quant or DEFAULT_QUANT), None
     accepted = "a .gguf file, a config.json, or one of " + ", ".join(embedded_names())
     if path.is_dir():
         if not (path / _CONFIG).is_file():
@@ -34,6 +35,9 @@ def load_descriptor(model: str, quant: str = DEFAULT_QUANT) -> tuple[ModelDescri
     if path.suffix.lower() not in (".gguf", ".json") and not path.exists():
         raise UserError(f"no model {model!r}", accepted=accepted, todo=suggest_embedded(model))
     if path.suffix.lower() == ".json":
-        return with_quant(read_config(path), quant), None
+        return with_quant(read_config(path), quant or DEFAULT_QUANT), None
     gguf = open_gguf(path)
+    if quant is not None:
+        accepted = "nothing for a GGUF file: its tensors have their types"
+        raise UserError(f"{quant!r}", where="--quant", accepted=accepted, todo="leave --quant out")
     return describe_gguf(gguf), gguf

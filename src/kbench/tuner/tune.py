@@ -14,7 +14,7 @@ from typing import Any
 from kbench import __version__
 from kbench.core import CPU, CheckBroken, Device, OpCall, Phase, Placement, UserError, format_bytes
 from kbench.measure import Guard, Host, host
-from kbench.model import DEFAULT_QUANT, ModelDescriptor, load_descriptor
+from kbench.model import ModelDescriptor, load_descriptor
 from kbench.results import Record, Store, tune_result_path, write_tune_result
 from kbench.rules import assign, emit, load_rules, write_rules
 from kbench.suites import Cell, run_cells
@@ -156,12 +156,7 @@ def place(plan: Plan, costs: CostModel, available: Sequence[Budget], profiles: M
 def plan_of(request: TuneRequest) -> Plan:
     """The model and the workload of ``request``, lowered."""
     wanted = workload(request)
-    descriptor, gguf = load_descriptor(request.model, request.quant or DEFAULT_QUANT)
-    if gguf is not None and request.quant is not None:
-        raise UserError(
-            f"{request.quant!r}", where="--quant", accepted="embedded models only", todo="leave --quant out"
-        )
-    return make_plan(descriptor, request, wanted)
+    return make_plan(load_descriptor(request.model, request.quant)[0], request, wanted)
 
 
 def _ops(plan: Plan) -> set[str]:
