@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -154,20 +153,10 @@ def test_what_no_rule_can_say_is_refused() -> None:
         emit({"lm_head": Placement(generate_op="cpu")}, TREE)
 
 
-def test_writing_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_loads(tmp_path: Path) -> None:
     path = tmp_path / "new" / "r.yaml"
     write_rules(path, emit({}, TREE))
     assert assign(load_rules(path), TREE) == {module.name: Placement() for module in TREE.walk()}
-    assert stat.S_IMODE(path.stat().st_mode) & 0o444 == 0o444
-    before = path.read_text()
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(UserError, match="cannot be written: No space left"):
-        write_rules(path, "kbench: 1\n")
-    assert path.read_text() == before and [file.name for file in path.parent.iterdir()] == ["r.yaml"]
 
 
 @given(st.sets(st.integers(0, 1200), min_size=1))

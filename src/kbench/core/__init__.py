@@ -22,6 +22,7 @@ from .quant import QUANTS, QUANTS_BY_ID, REMOVED_QUANT_IDS, QuantTraits, quant
 from .shown import shown
 from .size import format_bytes, parse_size
 from .tree import Module, TensorInfo
+from .wholefile import write_whole
 from .work import Work, expected_experts, work
 from .yamlfile import Lines, load_yaml, parse_yaml
 
@@ -33,4 +34,5 @@ __all__ = [
     "Work", "allowed_cpus", "check_kv", "default_threads", "did_you_mean", "expected_experts", "format_bytes",
     "is_injected", "kernelfile", "kv_bytes", "load_yaml", "parse_size", "parse_yaml", "physical_cores", "quant",
     "read_cgroup", "shown", "thread_limit", "work",
+    "write_whole",
 ]  # fmt: skip

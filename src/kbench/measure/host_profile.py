@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kbench.core import Lines, UserError, load_yaml
+from kbench.core import Lines, UserError, load_yaml, write_whole
 
 from .ceilings import READ_BANDWIDTH, Ceilings
 from .host import Host
@@ -62,13 +61,7 @@ def export_host(path: Path, machine: Host, roofs: Ceilings) -> None:
         "read_bandwidth": bandwidth,
         "arithmetic_peak": peak,
     }
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        scratch.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        scratch.replace(path)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    write_whole(path, yaml.safe_dump(document, sort_keys=False).encode())
 
 
 def read_host_profile(path: Path) -> HostProfile:

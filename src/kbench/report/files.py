@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from kbench.core import InvalidEnvironment, UserError
+from kbench.core import InvalidEnvironment, write_whole
 
 from .chart import Chart, Fields
 from .page import html_page
@@ -21,7 +20,7 @@ def write_page(fields: Fields, path: Path) -> None:
     Raises:
         UserError: the place cannot be written.
     """
-    _write(path, html_page(fields).encode())
+    write_whole(path, html_page(fields).encode())
 
 
 def write_charts(fields: Fields, folder: Path, *, png: bool = False) -> list[Path]:
@@ -34,11 +33,11 @@ def write_charts(fields: Fields, folder: Path, *, png: bool = False) -> list[Pat
     written = []
     for chart in charts_of(sections(fields)):
         path = folder / f"{chart.name}.svg"
-        _write(path, chart.file().encode())
+        write_whole(path, chart.file().encode())
         written.append(path)
         if png:
             written.append(folder / f"{chart.name}.png")
-            _write(written[-1], _pixels(chart))
+            write_whole(written[-1], _pixels(chart))
     return written
 
 
@@ -52,14 +51,3 @@ def _pixels(chart: Chart) -> bytes:
             todo="pip install resvg-py, or take the SVG files: pull requests show them too",
         ) from None
     return bytes(resvg_py.svg_to_bytes(svg_string=chart.file(), zoom=_PNG_SCALE))
-
-
-def _write(path: Path, data: bytes) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(data)
-        scratch.replace(path)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbench.core import UserError
+from kbench.core import UserError, write_whole
 from kbench.measure import host
 
 from .appendfile import append_lines, read_whole_lines
@@ -78,13 +78,7 @@ class Store:
         path = folder / "host.json"
         if folder.name != host().host_id or path.exists():
             return
-        scratch = path.with_suffix(f".{os.getpid()}.part")
-        try:
-            scratch.write_text(json.dumps(host().as_dict(), indent=2) + "\n", encoding="utf-8")
-            scratch.replace(path)
-        except OSError as error:
-            scratch.unlink(missing_ok=True)
-            raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from None
+        write_whole(path, (json.dumps(host().as_dict(), indent=2) + "\n").encode())
 
     def read(self, host_id: str | None = None) -> Iterator[Record]:
         """Every record (of one host), file by file, in the order written.

@@ -6,12 +6,11 @@ Version 1 grows: readers must not expect a field that is optional here, and igno
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kbench.core import CorruptFile, UserError
+from kbench.core import CorruptFile, UserError, write_whole
 
 from .shape import ListOf, MapOf, Maybe, Number, Object, Shape, Text, check_shape
 
@@ -112,14 +111,7 @@ def write_tune_result(path: Path, fields: Mapping[str, Any]) -> None:
         UserError: the place cannot be written.
     """
     text = json.dumps({"schema": SCHEMA, **fields}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(text.encode("utf-8", "replace"))
-        scratch.replace(path)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    write_whole(path, text.encode("utf-8", "replace"))
 
 
 def read_tune_result(path: Path) -> dict[str, Any]:

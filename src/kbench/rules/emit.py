@@ -6,9 +6,7 @@ default placement matters. Modules of the same class, placement and layers share
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from kbench.core import (
     format_bytes,
     is_injected,
     parse_yaml,
+    write_whole,
 )
 
 from .fold import either, number_regex, split_number
@@ -114,24 +113,7 @@ def write_rules(path: Path | str, text: str) -> None:
     Raises:
         UserError: the file cannot be written there.
     """
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)  # mkstemp makes files that only their owner can read
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise UserError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+    write_whole(Path(path), text.encode())
 
 
 def _hashable(placement: Placement) -> tuple[object, ...]:
