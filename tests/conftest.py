@@ -19,7 +19,6 @@ import pytest
 # implementation says it does not support. Any other skip, a missing package or download, is a failure there.
 _ALLOWED_SKIPS = re.compile(
     r"the CPU lacks|not x86-64|one processor only|no native kernel|this user may read everything|not runnable"
-    r"|needs llama-cpp-python"
 )
 
 

@@ -79,6 +79,11 @@ def test_two_implementations_as_a_table_and_as_json(monkeypatch: pytest.MonkeyPa
     assert fields["cases"][0]["a_seconds"] == 0.01 and fields["cases"][0]["n_pairs"] == 12
 
 
+def test_a_mean_is_of_several_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up(monkeypatch, [value + 0.7 for value in SPREAD])
+    assert json.loads(run("cpu.scalar", "torch", "--filter", "linear(quant=Q4_K,n=4096", "--json"))["summary"] == []
+
+
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     slower = [value + 0.7 for value in SPREAD]
     arguments = ("cpu.scalar", "torch", "--filter", "linear(quant=Q4_K,n=4096")
@@ -96,6 +101,19 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(*arguments).exit_code == 2
 
 
+@pytest.mark.parametrize("name", ["", "config.json"])
+def test_a_config_json_and_its_folder_are_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    config = {
+        "model_type": "llama", "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 1792,
+        "num_hidden_layers": 1, "num_attention_heads": 8, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+        "vocab_size": 320, "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    made_up(monkeypatch, [value + 0.7 for value in SPREAD])
+    fields = json.loads(run("cpu.scalar", "torch", "--model", str(tmp_path / name), "--json"))
+    assert any("n=1792,k=1024" in case["case"] for case in fields["cases"])
+
+
 def test_problems_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     made_up(monkeypatch, [value + 0.7 for value in SPREAD])
     fields = json.loads(run("cpu.scalar", "torch", "--model", "deepseek-v2-lite-chat", "--json"))
@@ -103,20 +121,41 @@ def test_problems_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"linear", "moe_experts", "mla_attention"} <= ops
 
 
+def rule(words: str) -> str:
+    replace = f"{{class: Linear, kwargs: {{{words}}}}}"
+    return f"kbench: 1\nrules:\n- match: {{name: ^lm_head$}}\n  replace: {replace}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "found"),
+    [
+        ("generate_device: cuda:0", 4, "cuda:0"),
+        ("generate_op: torch, block: {activation_planes: 1}", 2, "activation_planes"),  # known when the model is
+    ],
+)
+def test_what_stops_a_side_has_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, code: int, found: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    synthesize(make_tiny(), tmp_path / "tiny.gguf")
+    (tmp_path / "a.yaml").write_text(rule("generate_op: cpu.scalar"))
+    (tmp_path / "b.yaml").write_text(rule(words))
+    error = run(*(str(tmp_path / f"{name}.yaml") for name in "ab"), "--model", str(tmp_path / "tiny.gguf"))
+    assert error.exit_code == code and error.where.startswith("b.yaml") and found in error.message
+
+
 def test_two_rule_files_end_to_end(tmp_path: Path) -> None:
     """Real processes with a tiny model: prefill and decode, a row each; the verdict is the machine's affair."""
     model = tmp_path / "tiny.gguf"
     synthesize(make_tiny(), model)
-    for name, op in (("a", "cpu.scalar"), ("b", "cpu.scalar")):
-        replace = f"{{class: Linear, kwargs: {{generate_op: {op}}}}}"
-        rule = f"kbench: 1\nrules:\n- match: {{name: ^lm_head$}}\n  replace: {replace}\n"
-        (tmp_path / f"{name}.yaml").write_text(rule)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(rule("generate_op: cpu.scalar"))
     sizes = ("--prompt-tokens", "16", "--gen-tokens", "2", "--max-seconds", "0.1", "--threads", "1")
     result = CliRunner().invoke(
         build_app(),
         ["compare", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "--model", str(model), "--json", *sizes],
     )
     fields = json.loads(result.stdout)
-    assert fields["kind"] == "rules"
+    assert fields["kind"] == "rules" and fields["summary"] == []  # both are of the same pairs
     assert [case["case"].partition("(")[0] for case in fields["cases"]] == ["prefill", "decode"]
     assert all(case["logits_apart"] < 1e-6 and case["n_pairs"] >= 8 for case in fields["cases"])

@@ -10,13 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
-from kbench.core import CheckBroken
+from kbench.core import CheckBroken, InvalidEnvironment, UserError
 from kbench.measure import Side, Turns
 
 # A side that writes its name to a file at each turn, so that the order can be read there.
 PROGRAM = """
 import os, sys
-from kbench.core import UserError
+from kbench.core import InvalidEnvironment, UserError
+from kbench import measure
 from kbench.measure import serve
 name, log = sys.argv[1:]
 
@@ -36,6 +37,10 @@ def die(request):
     os._exit(3)
 
 print("some library's greeting")
+print("[INFO] loading")
+if name == "refusing":
+    measure.refuse(InvalidEnvironment("no GPU", where="rule 1", todo="another"))
+    sys.exit()
 serve({"": turn} if len(name) == 1 else {"refuse": refuse, "crash": crash, "die": die}, {"pid": os.getpid()})
 """
 
@@ -97,6 +102,21 @@ def test_what_a_turn_raises_is_its_answer_and_the_side_lives_on(rough: Side) -> 
         "failed": "UserError", "found": "no such shape", "where": "here", "accepted": "", "todo": "another"
     }  # fmt: skip
     assert rough.ask("crash", {}) == {"failed": "KeyError", "found": "KeyError: 'nothing'"}
+
+
+def test_what_a_side_refuses_is_raised_here_as_what_it_is(program: Path, log: Path) -> None:
+    with pytest.raises(InvalidEnvironment, match=r"^x: rule 1: no GPU · another$"):
+        Side("x", [str(program), "refusing", str(log)]).start()
+
+
+def test_what_a_turn_of_several_raises_is_raised_here_too(program: Path, log: Path) -> None:
+    side = Side("rough", [str(program), "rough", str(log)])
+    for variant, kind in (("refuse", UserError), ("crash", CheckBroken)):
+        with Turns([side], {}, at_once=True) as turns, pytest.raises(kind) as caught:
+            side.start()
+            side.variants = [variant]
+            turns.take(1, {})
+        assert caught.type is kind and caught.value.where.startswith("rough")
 
 
 def test_a_side_that_dies_is_told_with_its_last_words(rough: Side) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 
 from kbench.core import CheckBroken, InvalidEnvironment, Problem, UserError
 from kbench.kernels import best, peer_implementation
-from kbench.measure import Plan, Side
+from kbench.measure import Plan, Side, judge
 from kbench.results import Store
 from kbench.suites import Contest, check_names, compare_ops, contests, missing_peers
+from kbench.suites.compare_ops import few_looks
 
 LINEAR = Problem.parse("linear(quant=Q4_K,n=256,k=512,tokens=1)")
 EXPERTS = Problem.parse(
@@ -91,6 +93,31 @@ def test_what_takes_too_long_is_said_with_the_time_that_would_do() -> None:
     found = run(FakeSide(0.01), side, max_seconds=15.0)
     assert found.status == "slow" and "--max-seconds" in found.reason
     assert run(FakeSide(0.01), FakeSide(0.05, {"call_seconds": 1.0})).judgement.n_pairs == 8  # fewer looks
+
+
+def test_a_slow_shape_among_several_can_get_a_call_at_its_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes as the sides say: the time is over after the first look."""
+    now = 0.0
+
+    class Slow(FakeSide):
+        def ask(self, variant: str, request: Mapping[str, Any]) -> Any:
+            nonlocal now
+            now += self.seconds
+            return super().ask(variant, request)
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    sides = Slow(1.0, {"call_seconds": 1.0}), Slow(1.5, {"call_seconds": 1.5})
+    wanted = [Contest(LINEAR.replace(tokens=n), "cpu.scalar", "torch", 2) for n in range(1, 8)]
+    found = compare_ops(wanted, None, Plan(), make_side=lambda which, name: sides[which], max_seconds=15)
+    assert {outcome.judgement.verdict.value for outcome in found} == {"REGRESSED"}
+    assert {outcome.judgement.n_pairs for outcome in found} == {10}  # 2/2**10 is below 0.05 / 3 / 7, 2/2**9 is not
+
+
+@pytest.mark.parametrize("n_comparisons", [1, 2, 3, 7, 100])
+def test_the_least_p_of_few_looks_makes_a_call(n_comparisons: int) -> None:
+    plan = Plan(n_comparisons=n_comparisons)
+    plan = replace(plan, looks=few_looks(plan))
+    assert judge([0.5 + 0.01 * i for i in range(plan.looks[0])], plan, 0).verdict.is_call
 
 
 def test_a_side_that_dies_is_an_outcome() -> None:

@@ -49,7 +49,8 @@ def register(app: typer.Typer) -> None:
         a: Annotated[str, typer.Argument(metavar="A", help="An implementation, an engine or a rule file.")],
         b: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
         model: Annotated[
-            str | None, typer.Option(help="A .gguf file; for implementations an embedded model's name will do.")
+            str | None,
+            typer.Option(help="A .gguf file; for implementations a config.json or an embedded model's name will do."),
         ] = None,
         suite: Annotated[str, typer.Option(help="Shapes for implementations: a suite's name or file.")] = "compare",
         pattern: Annotated[
@@ -87,7 +88,7 @@ def register(app: typer.Typer) -> None:
         warnings = list(guard.warnings())
         fields: dict[str, Any] = {
             "kind": kind, "a": a, "b": b, "host_id": host().host_id, "threads": threads,
-            "cases": [_case(outcome) for outcome in outcomes], "summary": _summary(outcomes),
+            "cases": [_case(outcome) for outcome in outcomes], "summary": _summary(kind, outcomes),
             "notes": notes, "warnings": warnings,
         }  # fmt: skip
         if as_json:
@@ -150,10 +151,9 @@ def _implementations(
 def _problems_of(model: str) -> list[Problem]:
     """What a model computes in decode and in a prefill step, each problem once."""
     from kbench.core import AUTO, Phase
-    from kbench.model import describe_gguf, embedded, lower, open_gguf
+    from kbench.model import load_descriptor, lower
 
-    path = Path(model)
-    descriptor = describe_gguf(open_gguf(path)) if path.suffix == ".gguf" or path.exists() else embedded(model)
+    descriptor, _ = load_descriptor(model)
     found: dict[Problem, None] = {}
     for phase, tokens, context in ((Phase.DECODE, 1, 1024), (Phase.PREFILL, 64, 1024)):
         calls = lower(descriptor, {}, phase, tokens, context, resolve=lambda problem, device: AUTO)
@@ -214,16 +214,21 @@ def _case(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _summary(outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """A geometric mean for each pair of sides that was compared on something."""
+def _summary(kind: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """A geometric mean for each pair of implementations that were compared on several cases. Prefill and decode of
+    engines come from the same pairs: their noise is no two cases'."""
     from kbench.measure import Verdict, judge_mean
 
+    if kind != "implementations":
+        return []
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.judgement is not None:
             groups.setdefault((outcome.a, outcome.b), []).append(outcome)
     found = []
     for (a, b), members in groups.items():
+        if len(members) == 1:
+            continue
         judgements = [outcome.judgement for outcome in members if outcome.judgement is not None]
         verdict, ratio, interval = judge_mean(judgements, members[0].extra["margin"])
         counts = {word.value: sum(j.verdict is word for j in judgements) for word in Verdict}

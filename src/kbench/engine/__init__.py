@@ -10,7 +10,7 @@ from .kv_cache import OVERFLOWS, CacheShape, KvCache
 from .load_options import DEFAULT_CHUNK, LoadOptions
 from .loader import load_model, serve_host
 from .original_module import OriginalModule
-from .peers import ENGINES, check_engine, engine_turns, kbench_sessions, parse_engine
+from .peers import BEGINNING, ENGINES, check_engine, engine_turns, kbench_sessions, parse_engine
 from .pipeline import HostGroup, join_hosts
 from .room import DEFAULT_CONTEXT, planned_needs
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
@@ -20,6 +20,7 @@ from .tokenizer import TextStream, Tokenizer
 from .traffic import CACHE, VALUES, WEIGHTS, Moved, Traffic
 
 __all__ = [
+    "BEGINNING",
     "CACHE",
     "DEFAULT_CHUNK",
     "DEFAULT_CONTEXT",

@@ -21,12 +21,12 @@ from typing import Any
 
 from kbench import __version__
 from kbench.core import InvalidEnvironment, Placement, UserError, did_you_mean
-from kbench.rules import RuleSet, load_rules
+from kbench.rules import load_rules
 
 from .loader import load_model
 from .session import Session
 
-# Tokens of the beginning; a step of just so many also hands out its logits.
+# Tokens that decoding begins after, and that logits are compared after: a step of just so many hands them out.
 BEGINNING = 8
 # Tokens of one peer prefill step: their own default, and their best here.
 PEER_CHUNK = 512
@@ -52,15 +52,13 @@ def _session_turn(session: Session) -> Turn:
     return _turn(session.reset, session.prefill, session.decode)
 
 
-def kbench_sessions(
-    model: Path, n_context: int, threads: int, planes: Sequence[int], rules: RuleSet | None = None
-) -> dict[int, Session]:
+def kbench_sessions(model: Path, n_context: int, threads: int, planes: Sequence[int]) -> dict[int, Session]:
     """A session for each number of activation planes; they share the packed weights."""
     sessions: dict[int, Session] = {}
     for n in planes:
         shared = next(iter(sessions.values())).weights if sessions else None
         block = Placement(block={"activation_planes": n})
-        sessions[n] = load_model(model, rules, default=block, context=n_context, threads=threads, weights=shared)
+        sessions[n] = load_model(model, None, default=block, context=n_context, threads=threads, weights=shared)
     return sessions
 
 

@@ -14,7 +14,7 @@ from .cache import Cache, Stored, empty_rows, first_seen, slots
 from .check import Verdict, check
 from .example import Example, example, example_cache, example_weights
 from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared, Spans, StepState, Support, WeightData
-from .peers import PEER_NAMES, peer_implementation
+from .peers import PEER_NAMES, comparable, peer_implementation
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
 from .reference import dequantize
@@ -40,7 +40,7 @@ __all__ = [
     "DEQUANTISED", "OWN", "PEER_NAMES", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example",
     "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "Spans", "StepState", "Stored", "Support",
     "TorchCache", "TorchDevice", "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates",
-    "check", "dequantize", "empty_rows", "example", "example_cache", "example_weights", "first_seen",
+    "check", "comparable", "dequantize", "empty_rows", "example", "example_cache", "example_weights", "first_seen",
     "implementation", "implementations", "kernel_of", "kernel_version", "ladder_implementations", "native_probes",
     "op_spec", "packing", "peer_implementation", "random_floats", "random_weight", "rope_frequencies", "runnable_on",
     "slots", "stored_tensor", "support", "support_table", "torch_device",

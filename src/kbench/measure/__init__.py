@@ -13,7 +13,7 @@ from .sample import Measurement, Warmup, mean_seconds, measure
 from .signed_rank import hodges_lehmann, hodges_lehmann_interval, signed_rank_p
 from .statistics import Interval, median, median_absolute_deviation, median_interval, quartiles, relative_spread
 from .stopping import FixedCount, RelativeNoise, StoppingRule, TimeBudget
-from .turns import Answers, Side, Turn, Turns, fit_at_once, serve
+from .turns import Answers, Side, Turn, Turns, fit_at_once, refuse, serve
 from .verdict import Judgement, Plan, Verdict, decide, decide_together, geometric_mean, judge, judge_mean
 
 __all__ = [
@@ -23,6 +23,6 @@ __all__ = [
     "Verdict", "Warmup", "calibrate", "ceilings", "decide", "decide_together", "export_host", "fit_at_once",
     "geometric_mean", "hodges_lehmann", "hodges_lehmann_interval", "host", "is_cold", "judge", "judge_mean",
     "mean_seconds", "measure", "measure_pairs", "median", "median_absolute_deviation", "median_interval", "quartiles",
-    "read_host", "read_host_profile", "relative_spread", "rotation_count", "serve", "signed_rank_p", "system_clock",
-    "thread_ladder",
+    "read_host", "read_host_profile", "refuse", "relative_spread", "rotation_count", "serve", "signed_rank_p",
+    "system_clock", "thread_ladder",
 ]  # fmt: skip

@@ -23,11 +23,18 @@ from typing import Any
 
 import psutil
 
-from kbench.core import CheckBroken, KbenchError
+from kbench.core import CheckBroken, CorruptFile, InvalidEnvironment, KbenchError, Unsupported, UserError
 
 Turn = Callable[[Mapping[str, Any]], Any]
 # What every variant of every side answered, by (side, variant).
 Answers = dict[tuple[str, str], list[Any]]
+
+# What a side's error is here, by its name there; of any other name it is CheckBroken. Memory that does not do is what
+# this machine cannot: exit code 1, a condition that fails, is for sides that were compared.
+_RAISED: Mapping[str, type[KbenchError]] = {
+    **{each.__name__: each for each in (UserError, CorruptFile, Unsupported, InvalidEnvironment)},
+    "OverBudget": InvalidEnvironment,
+}
 
 _PR_SET_PDEATHSIG = 1
 
@@ -55,6 +62,11 @@ def serve(turns: Mapping[str, Turn], about: Mapping[str, Any]) -> None:
         print(json.dumps(answer), flush=True)
 
 
+def refuse(error: KbenchError) -> None:
+    """Says, in place of ``serve``, why this side cannot start: ``Side.start`` raises it in the other process."""
+    print(json.dumps(_said(error)), flush=True)
+
+
 def _said(error: Exception) -> dict[str, Any]:
     """What ``error`` is, for the other process; a KbenchError's text keeps its parts."""
     if isinstance(error, KbenchError):
@@ -62,6 +74,13 @@ def _said(error: Exception) -> dict[str, Any]:
         return {"failed": type(error).__name__, **parts}
     traceback.print_exc()
     return {"failed": type(error).__name__, "found": f"{type(error).__name__}: {error}"}
+
+
+def _raised(said: Mapping[str, Any], side: str) -> KbenchError:
+    """The error that ``said`` tells of, as one of ``side``."""
+    found, where, accepted, todo = (str(said.get(name, "")) for name in ("found", "where", "accepted", "todo"))
+    kind = _RAISED.get(str(said["failed"]), CheckBroken)
+    return kind(found, where=f"{side}: {where}" if where else side, accepted=accepted, todo=todo)
 
 
 @dataclass
@@ -100,7 +119,12 @@ class Side:
         return self._process is not None
 
     def start(self) -> None:
-        """CheckBroken when it ends before it says what it is."""
+        """Starts the process and reads what it says of itself.
+
+        Raises:
+            CheckBroken: it ended before it said anything.
+            KbenchError: what it refuses to start for (``refuse``).
+        """
         if self._process is not None:
             return
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in stop)
@@ -108,9 +132,15 @@ class Side:
             [self.python, *self.command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             text=True, env={**os.environ, **self.environment},
         )  # fmt: skip
-        said = self._answer()
-        if not isinstance(said, dict) or "about" not in said:
-            raise CheckBroken(f"it said {json.dumps(said)[:200]}", where=self.name)
+        try:
+            said = self._answer()
+            if isinstance(said, dict) and "failed" in said:
+                raise _raised(said, self.name)
+            if not isinstance(said, dict) or "about" not in said:
+                raise CheckBroken(f"it said {json.dumps(said)[:200]}", where=self.name)
+        except KbenchError:
+            self.stop()
+            raise
         self.about, self.variants = said["about"], said["variants"]
         self._process.send_signal(signal.SIGSTOP)
 
@@ -150,12 +180,8 @@ class Side:
         silence.start()
         try:
             for line in self._process.stdout:
-                if line.startswith(("{", "[")):
+                with contextlib.suppress(ValueError):
                     return json.loads(line)
-                try:
-                    return float(line)
-                except ValueError:
-                    continue
         finally:
             silence.cancel()
         raise self._ended()
@@ -211,7 +237,8 @@ class Turns:
         """``n`` answers of each variant of each side.
 
         Raises:
-            CheckBroken: a side died, or a turn raised.
+            CheckBroken: a side died, or a turn raised what is no KbenchError.
+            KbenchError: what a side refused to start for, or a turn raised.
         """
         together = fit_at_once(self.sides) if self.at_once is None else self.at_once
         self.at_once = together
@@ -242,5 +269,5 @@ class Turns:
     def _ask(side: Side, variant: str, request: Mapping[str, Any]) -> Any:
         answer = side.ask(variant, request)
         if isinstance(answer, dict) and "failed" in answer:
-            raise CheckBroken(str(answer["found"]), where=side.name, todo=str(answer.get("todo", "")))
+            raise _raised(answer, side.name)
         return answer

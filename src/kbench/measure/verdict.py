@@ -33,7 +33,6 @@ class Verdict(Enum):
     REGRESSED = "REGRESSED"
     SAME = "SAME"
     INCONCLUSIVE = "INCONCLUSIVE"
-    INVALID = "INVALID"
 
     @property
     def is_call(self) -> bool:

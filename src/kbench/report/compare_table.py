@@ -27,7 +27,7 @@ def print_comparison(console: Console, fields: Mapping[str, Any], shown: Callabl
 
     ``shown`` makes text from files safe for a terminal.
     """
-    change = fields["kind"] in ("rules", "revisions", "records")
+    change = fields["kind"] == "rules"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("case", overflow="fold", min_width=34)
     for name in ("A", "B"):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kbench.core import CheckBroken
-from kbench.engine import check_engine, parse_engine
+from kbench.engine import BEGINNING, check_engine, parse_engine
 from kbench.measure import Plan, Side, Turns, decide_together
 from kbench.model import describe_gguf, open_gguf
 from kbench.results import Store, case_key
@@ -21,14 +21,13 @@ from kbench.results import Store, case_key
 from .contest import Outcome
 from .runner import Progress
 
-# Tokens that logits are compared after, and that decoding begins after.
-BEGINNING = 8
 # Norm-wise distance of logits, their means taken off, between engines that compute the same thing: 3 % on a real model
 # whose activations one rounds to 8 bits, up to 46 % on random weights where experts are chosen differently. Of engines
 # that have nothing to do with each other it is 141 %.
 MAX_DISTANCE = 0.5
 
-# Pairs take seconds here: ten are the least whose exact p-value, 2/1024, makes a call of two things at the first look.
+# Pairs take seconds here. The first look has a sixth of the error rate, each of two things half of that: 0.0042. Nine
+# pairs that all lie beyond the margin reach it (2/512); ten also when the nearest of them lies short of it (4/1024).
 LOOKS = (10, 20, 40)
 # Where confirming a call at the first of them would take longer than the time given.
 FEW_LOOKS = (8, 16)
@@ -131,6 +130,7 @@ def compare_engines(
     """Prefill and decode of ``sides`` on ``model``, judged from the same pairs.
 
     Raises:
+        KbenchError: what a side refused to start for: rules for a device that is not here, a file that is no good.
         CheckBroken: a side died; or their logits are further apart than two engines' on one model.
     """
     a, b = sides

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from kbench.core import CPU, InvalidEnvironment, KbenchError, Problem, UserError
-from kbench.kernels import PEER_NAMES, best, implementation, implementations, peer_implementation, support
+from kbench.kernels import PEER_NAMES, best, comparable, implementations, peer_implementation, support
 from kbench.measure import Judgement, Plan, Side, decide
 from kbench.results import Store
 
@@ -22,7 +22,7 @@ from .shrink import Part, weight_bytes
 SAMPLE_SECONDS = 0.02
 # Of pairs of one problem; what takes longer gets fewer looks, and beyond _SLOW times this none.
 MAX_SECONDS = 15.0
-_FEW_LOOKS = (8, 16)
+_FEWEST_PAIRS = 8
 _SLOW = 6
 # A ratio within this is worth a second opinion of processes that were started anew: luck with memory pages is that
 # large at most.
@@ -52,7 +52,7 @@ def check_names(names: Sequence[str]) -> None:
             _need_gpu(name)
         if name == CPUINFER:
             continue
-        item = peer_implementation(name) if name in PEER_NAMES else _known(name)
+        item = _known(name)
         runnable = item.runnable()
         if not runnable.ok:
             here = ", ".join(other.name for other in implementations() if other.runnable().ok)
@@ -61,7 +61,7 @@ def check_names(names: Sequence[str]) -> None:
 
 def _known(name: str) -> Any:
     try:
-        return implementation(name)
+        return comparable(name)
     except UserError as error:
         accepted = f"{', '.join((*ALIASES, *PEER_NAMES))}, {error.accepted}"
         raise UserError(error.found, accepted=accepted, todo=error.todo) from None
@@ -143,6 +143,13 @@ def compare_ops(
     return outcomes
 
 
+def few_looks(plan: Plan) -> tuple[int, int]:
+    """Two looks, for what is slow, the first after the fewest pairs that can make a call there: the least p of n pairs
+    is 2 / 2**n, and the first of two looks has a third of the error rate, which all comparisons share."""
+    first = max(_FEWEST_PAIRS, math.ceil(math.log2(2 * 3 * plan.n_comparisons / plan.alpha)))
+    return first, 2 * first
+
+
 class _Sides:
     """Processes by side and implementation, and what each has open."""
 
@@ -170,10 +177,7 @@ class _Sides:
 
 def same_part(contest: Contest) -> Part:
     """The part that both sides measure: the smaller of what each would."""
-    parts = [
-        part_for(peer_implementation(name) if name in PEER_NAMES else implementation(name), contest.problem)
-        for name in (contest.a, contest.b)
-    ]
+    parts = [part_for(comparable(name), contest.problem) for name in (contest.a, contest.b)]
     return min(parts, key=lambda part: (weight_bytes(part.problem, None), -part.scale))
 
 
@@ -219,11 +223,10 @@ def _paired(contest: Contest, empty: Outcome, sides: _Sides, plan: Plan, max_sec
     one = sum(max(about["call_seconds"], SAMPLE_SECONDS) for about in said)
     needed = 2 * one * plan.looks[0]
     if needed > max_seconds:
-        plan = replace(plan, looks=_FEW_LOOKS)
-        if 2 * one * _FEW_LOOKS[0] > _SLOW * max_seconds:
-            raise _Failed(
-                "slow", f"a pair takes {one:.1f} s; --max-seconds {math.ceil(2 * one * _FEW_LOOKS[0] / _SLOW)}"
-            )
+        plan = replace(plan, looks=few_looks(plan))
+        least = 2 * one * plan.looks[0]
+        if least > _SLOW * max_seconds:
+            raise _Failed("slow", f"a pair takes {one:.1f} s; --max-seconds {math.ceil(least / _SLOW)}")
     samples: tuple[list[float], list[float]] = ([], [])
     confirming: list[float] = []
     turn = 0

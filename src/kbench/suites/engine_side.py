@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kbench.core import KbenchError
 from kbench.engine import engine_turns
-from kbench.measure import serve
+from kbench.measure import refuse, serve
 from kbench.results import current_commit
 
 
@@ -27,7 +27,8 @@ def main() -> None:
     try:
         turns, about = engine_turns(options.engine, options.model, options.threads, options.context, options.rules)
     except KbenchError as error:
-        raise SystemExit(error.message) from None
+        refuse(error)
+        return
     if options.engine.startswith("kbench"):
         about = about | {"commit": current_commit()}
     serve(turns, about)

@@ -16,15 +16,7 @@ from typing import Any
 import numpy as np
 
 from kbench.core import Problem
-from kbench.kernels import (
-    PEER_NAMES,
-    Implementation,
-    implementation,
-    kernel_version,
-    op_spec,
-    peer_implementation,
-    support,
-)
+from kbench.kernels import comparable, kernel_version, op_spec, support
 from kbench.measure import host, is_cold, mean_seconds, serve, system_clock
 from kbench.results import current_commit
 
@@ -36,11 +28,6 @@ from .workload import Workload, ready
 _WARM_TURNS = 2
 # A turn of so many samples' length is one by itself.
 _LONG = 10
-
-
-def comparable(name: str) -> Implementation:
-    """An implementation of ours or of a peer. UserError when there is none of that name."""
-    return peer_implementation(name) if name in PEER_NAMES else implementation(name)
 
 
 class OpSide:

@@ -7,6 +7,7 @@ import functools
 from kbench.core import UserError
 
 from ..implementation import Implementation
+from ..registry import implementation
 from .kt_kernel import KtExperts
 
 PEER_NAMES = ("kt",)
@@ -18,3 +19,8 @@ def peer_implementation(name: str) -> Implementation:
     if name != "kt":
         raise UserError(f"unknown peer {name!r}", accepted=", ".join(PEER_NAMES))
     return KtExperts()
+
+
+def comparable(name: str) -> Implementation:
+    """An implementation of ours or of a peer. UserError when there is none of that name."""
+    return peer_implementation(name) if name in PEER_NAMES else implementation(name)
