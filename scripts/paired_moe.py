@@ -23,22 +23,20 @@ ratio of seconds (kt-kernel / kbench) with the order-statistic interval that cov
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 from pairing import Comparison, report
 
-from kbench.core import Problem
+from kbench.core import CheckBroken, Problem
 from kbench.kernels import WeightData, dequantize, example_weights
+from kbench.measure import Side, Turns, refuse, serve
 
 # Of the norm of the right output. Rounding activations to int8 with one scale for 256 of them, twice in a row, as
 # kt-kernel does, leaves 2 %; a wrong scale, nibble or expert tens of percent.
@@ -154,53 +152,27 @@ def kt_kernel_side(options: argparse.Namespace, layer: Layer) -> tuple[Call, Cal
     return call, lambda: (y.float().numpy(), kept)[0], sum(weight.raw.size for weight in layer.weights)
 
 
-def serve(options: argparse.Namespace) -> None:
+def serve_side(options: argparse.Namespace) -> None:
     layer = Layer(options)
     call, output, n_bytes = {"kbench": kbench_side, "kt-kernel": kt_kernel_side}[options.serve](options, layer)
     call(0)
-    print(json.dumps({"error": layer.error(output()), "bytes": n_bytes / layer.experts}), flush=True)
-    for _ in sys.stdin:
+    error = layer.error(output())
+    if not error <= MAX_ERROR:
+        refuse(CheckBroken(f"its output is off by {error:.2%} of its norm", accepted=f"at most {MAX_ERROR:.0%}"))
+        return
+
+    def turn(_: Mapping[str, Any]) -> float:
+        """Seconds a call."""
         start = time.perf_counter()
         for i in range(len(layer.ids)):
             call(i)
-        print(json.dumps((time.perf_counter() - start) / len(layer.ids)), flush=True)
+        return (time.perf_counter() - start) / len(layer.ids)
+
+    serve({"": turn}, {"error": error, "expert_bytes": n_bytes / layer.experts})
 
 
-class Side:
-    """A side's process, stopped but during its turns."""
-
-    def __init__(self, name: str, threads: int, arguments: Sequence[str]) -> None:
-        command = [sys.executable, __file__, *arguments, "--serve", name, "--threads", str(threads)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        first = self._answer()
-        self.error, self.expert_bytes = first["error"], first["bytes"]
-        print(f"{name}, {threads} threads: off by {self.error:.2%} of the output's norm", flush=True)
-        if not self.error <= MAX_ERROR:
-            sys.exit(f"{name} is wrong: {self.error:.2%}, accepted {MAX_ERROR:.0%}")
-        self._process.send_signal(signal.SIGSTOP)
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        while line := self._process.stdout.readline():
-            try:
-                return json.loads(line)
-            except ValueError:  # kt-kernel prints about itself
-                continue
-        sys.exit("a side did not start or died; its messages are above")
-
-    def turn(self) -> float:
-        """Seconds a call."""
-        self._process.send_signal(signal.SIGCONT)
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        seconds = float(self._answer())
-        self._process.send_signal(signal.SIGSTOP)
-        return seconds
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+def side_of(name: str, threads: int) -> Side:
+    return Side(name, [__file__, *sys.argv[1:], "--serve", name, "--threads", str(threads)])
 
 
 def main() -> None:
@@ -220,43 +192,41 @@ def main() -> None:
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options)
+        serve_side(options)
         return
 
-    arguments = sys.argv[1:]
     flops = 6.0 * options.tokens * options.top_k * np.prod([int(v) for v in options.shape.split("x")])
-    ours = Side("kbench", options.threads, arguments)
-    ours.turn()
+    ours = side_of("kbench", options.threads)
 
-    def describe(side: Side, seconds: Sequence[float]) -> str:
+    def describe(side: Side, seconds: Sequence[float], threads: int) -> str:
         middle = statistics.median(seconds)
-        read = min(options.tokens * options.top_k, options.experts) * side.expert_bytes / middle / 1e9
-        return f"{middle * 1e3:9.2f} ms  {read:6.1f} GB/s  {flops / middle / 1e9:6.0f} GFLOP/s"
+        read = min(options.tokens * options.top_k, options.experts) * side.about["expert_bytes"] / middle / 1e9
+        return (
+            f"{side.name:9}  {middle * 1e3:9.2f} ms  {read:6.1f} GB/s  {flops / middle / 1e9:6.0f} GFLOP/s  "
+            f"{threads} threads, off by {side.about['error']:.2%} of the output's norm"
+        )
 
     if options.alone:
-        print("kbench   ", describe(ours, [ours.turn() for _ in range(2 * options.pairs)]))
-        ours.close()
+        with Turns([ours], {}, at_once=True) as turns:
+            (alone,) = turns.take(2 * options.pairs, {}).values()
+        print(describe(ours, alone, options.threads))
         return
     tried: dict[int, float] = {}
     for threads in (int(v) for v in options.peer_threads.split(",")):
-        side = Side("kt-kernel", threads, arguments)
-        side.turn()
-        tried[threads] = statistics.median(side.turn() for _ in range(3))
-        print(f"  {tried[threads] * 1e3:.2f} ms a call", flush=True)
-        side.close()
+        with Turns([side_of("kt-kernel", threads)], {}, at_once=True) as turns:
+            (few,) = turns.take(3, {}).values()
+        tried[threads] = statistics.median(few)
+        print(f"kt-kernel, {threads} threads: {tried[threads] * 1e3:.2f} ms a call", flush=True)
     threads = min(tried, key=lambda count: tried[count])
-    theirs = Side("kt-kernel", threads, arguments)
-    theirs.turn()
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for pair in range(options.pairs):
-        for which in (0, 1) if pair % 2 == 0 else (1, 0):
-            seconds[which].append((ours, theirs)[which].turn())
-    print(f"kbench     {describe(ours, seconds[0])}  {options.threads} threads")
-    print(f"kt-kernel  {describe(theirs, seconds[1])}  {threads} worker threads")
+    theirs = side_of("kt-kernel", threads)
+    with Turns([ours, theirs], {}, at_once=True) as turns:
+        seconds = list(turns.take(options.pairs, {}).values())
+    print(describe(ours, seconds[0], options.threads))
+    print(describe(theirs, seconds[1], threads))
     row = Comparison(
         "moe",
         {"shape": options.shape, "experts": options.experts, "quants": options.quants, "tokens": options.tokens},
-        "kbench",
+        "".join(("kbench", *(f":{part}" for part in options.block))),
         "kt-kernel",
         *(tuple(flops / value / 1e9 for value in values) for values in seconds),
         "GFLOP/s",
@@ -264,8 +234,6 @@ def main() -> None:
         {"peer": {"package": f"kt-kernel {metadata.version('kt-kernel')}", "threads": threads}},
     )
     report([row], options.store)
-    ours.close()
-    theirs.close()
 
 
 if __name__ == "__main__":
