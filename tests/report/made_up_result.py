@@ -6,16 +6,17 @@ from typing import Any
 
 N_LAYERS = 6
 DEVICES = ("cpu", "cuda:0")
+_SOURCE = {"cpu": "measured", "cuda:0": "modelled"}
 
 
 def op(unit: str, op_name: str, module: str, phase: str, device: str, seconds: float, **more: Any) -> dict[str, Any]:
     """One row of ``ops``: by default 1 MB of weights at 2 FLOP per element, in layers 0 to 5."""
     tokens = 1 if phase == "decode" else 64
-    elsewhere = [{"device": d, "seconds": 3 * seconds, "source": "modelled"} for d in DEVICES if d != device]
+    elsewhere = [{"device": d, "seconds": 3 * seconds, "source": _SOURCE[d]} for d in DEVICES if d != device]
     row = {
         "op": op_name, "module": module, "phase": phase, "problem": f"{op_name}(n=1000,k=1000,tokens={tokens})",
         "device": device, "impl": "cpu.avx2", "threads": 2 if device == "cpu" else None, "seconds": seconds,
-        "source": "measured" if device == "cpu" else "modelled", "flops": 2e6 * tokens, "bytes_touched": 1e6,
+        "source": _SOURCE[device], "flops": 2e6 * tokens, "bytes_touched": 1e6,
         "elements_resident": 1000000, "resident_bytes": 1e6, "ai_touched": 2.0 * tokens, "ai_resident": 2.0,
         "n_calls": N_LAYERS, "unit": unit, "layers": f"0-{N_LAYERS - 1}", "alternatives": elsewhere,
         "seconds_by_threads": {"1": 1.9 * seconds, "2": seconds},
@@ -37,7 +38,16 @@ def made_up() -> dict[str, Any]:
                 "attention", "attention", "model.layers.*.self_attn", phase, "cpu", 9e-4 * slow, layers="4-5", n_calls=2
             ),
             experts,
-            op("routed experts", "transfer", "model.layers.*.mlp.experts", phase, "cpu", 1e-5, alternatives=[]),
+            op(
+                "routed experts",
+                "transfer",
+                "model.layers.*.mlp.experts",
+                phase,
+                "cpu",
+                1e-5,
+                alternatives=[],
+                source="modelled",
+            ),
             head,
         ]
     memory = {"kv_bytes": 1 << 28, "workspace_bytes": 1 << 28, "margin_bytes": 1 << 29, "budget_bytes": 4 << 30}

@@ -80,7 +80,9 @@ ATTACKS = [
     "&lt;script&gt;&#60;b&#62;",
     "]]><![CDATA[",
     "\u202e\u2066\x00\x1b[31m\x7f\ufffe\ud800",
+    "a\n\u202e\ud800",
     "a" * 100_000,
+    "a\n" * 50_000,
 ]
 
 
@@ -98,7 +100,7 @@ def test_nothing_from_a_file_becomes_markup(attack: str, tmp_path: Path) -> None
         assert usual.named(tag), tag
         assert all(set(attributes) <= allowed for attributes in found.named(tag)), tag
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", page)
-    assert len(page) < 2_000_000
+    assert len(page.encode()) < 2_000_000
     for chart in charts_of(sections(fields)):
         root = ElementTree.fromstring(chart.file())  # an XML parser is strict
         assert {node.tag.rpartition("}")[2] for node in root.iter()} <= {
@@ -165,6 +167,46 @@ def test_the_words_of_the_page_hold_the_result() -> None:
         assert words in text.replace("&#39;", "'"), words
     unproven = html_page({**made_up(), "measured": None, "error": None, "measured_reason": "no weights"})
     assert "modelled from the data sheet of the A card" in unproven and "Not measured: no weights" in unproven
+
+
+def test_a_batch_is_told_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "r.tune.json"
+    asked = {**made_up()["workload"], "batch": 4, "objective": "decode"}
+    path.write_text(json.dumps({**made_up(), "workload": asked}))
+    text = " ".join(html_page(read_tune_result(path)).split())
+    assert "fastest for writing writes about 14 tokens per second, 4 sequences together, and" in text
+    # 4 x 128 tokens at 14 a second of all together.
+    assert "4 answers at once of 128 tokens about 36.6 seconds more" in text
+    assert "milliseconds of one written token of each of 4 sequences" in text
+    assert "an answer of 128 tokens about 9.14 seconds more" in html_page(made_up())
+
+
+def test_what_was_not_measured_is_not_said_to_be() -> None:
+    unproven = {**made_up(), "measured": None, "error": None}
+    assert "Times on the CPU were measured on A processor; times on the GPU" in html_page(unproven)
+    assert "predicted, GPU modelled, the rest measured" in html_page(unproven)
+    for row in unproven["ops"]:
+        if row["op"] == "moe_experts":
+            row["source"] = "modelled"
+    page = html_page(unproven)
+    assert "measured on A processor, but those of moe_experts are modelled from" in page
+    assert "predicted, GPU and part of the CPU modelled, the rest measured" in page
+    assert "this machine" not in page and "this machine" not in html_page(made_up())
+
+
+def test_what_more_gpu_memory_brings_is_said_as_far_as_it_was_tried() -> None:
+    def told(*curve: tuple[int, float]) -> str:
+        points = [
+            {"vram_bytes": gib << 30, "used_bytes": 1, "decode_tokens_per_s": r, "prefill_tokens_per_s": 1.0}
+            for gib, r in curve
+        ]
+        return html_page({**made_up(), "vram_curve": points})  # its budget is 4 GiB
+
+    assert "More GPU memory, up to 48 GiB was tried, would not make it" in told((0, 1.0), (4, 2.0), (48, 2.01))
+    assert "less than one percent" in told((0, 1.0), (4, 2.0), (48, 2.01))
+    for curve in [((0, 1.0), (4, 2.0)), ((0, 1.0), (4, 2.0), (8, 2.5))]:
+        page = told(*curve)
+        assert "More GPU memory" not in page and "less than one percent" not in page
 
 
 def test_a_result_with_nothing_but_what_it_must_have_is_shown() -> None:

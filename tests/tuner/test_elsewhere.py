@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 from made_up_records import HOST_ID, records
+from rich.console import Console
 
 from kbench.core import OverBudget, UserError
 from kbench.measure import Ceiling, Ceilings, host, read_host_profile
 from kbench.measure.host_profile import export_host
 from kbench.model import embedded
+from kbench.report import html_page, print_tune_report
 from kbench.results import Store, read_tune_result
 from kbench.rules import load_rules
 from kbench.tuner import TuneRequest, cells, make_plan, tune_elsewhere, workload
@@ -65,6 +68,16 @@ def test_a_plan_from_ceilings_alone(server: Path, tmp_path: Path) -> None:
     assert read_tune_result(Path(fields["rules_path"]))["vram_curve"]
     assert load_rules(Path(fields["rules_path"])) and Path(fields["rules_path"]).is_file()
     assert all(row["source"] == "modelled" for row in fields["ops"])
+    assert load_rules(Path(fields["rules_path"])).provenance["modelled"][-1].startswith("cpu: every time")
+    page = html_page(read_tune_result(Path(fields["rules_path"])))
+    for words in ("GPU and CPU modelled", "on Two sockets of something with 36 GiB of GPU memory"):
+        assert words in page, words
+    assert "Times on the CPU (Two sockets of something) are modelled" in page
+    for words in ("this machine", "measured here", "were measured on Two sockets of something;", "CPU measured"):
+        assert words not in page, words
+    terminal = Console(file=io.StringIO(), width=100)
+    print_tune_report(terminal, fields)
+    assert isinstance(terminal.file, io.StringIO) and "(GPU and CPU modelled)" in terminal.file.getvalue()
 
 
 def test_its_records_count_for_more(server: Path, tmp_path: Path) -> None:
@@ -76,6 +89,8 @@ def test_its_records_count_for_more(server: Path, tmp_path: Path) -> None:
     measured = tune_elsewhere(request, store, server).fields
     assert measured["host_id"] == HOST_ID and measured["predicted"]["source"] == "measured"
     assert measured["predicted"]["decode_tokens_per_s"] != modelled["decode_tokens_per_s"]
+    assert load_rules(Path(measured["rules_path"])).provenance["modelled"] == []
+    assert "measured on Two sockets of something; the model itself was not run" in html_page(measured)
 
 
 def test_its_memory_is_the_budget(server: Path, tmp_path: Path) -> None:

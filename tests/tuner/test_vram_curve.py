@@ -32,7 +32,7 @@ def placed() -> Placed:
 def test_each_point_is_what_the_solver_proves_at_its_budget(placed: Placed) -> None:
     points = vram_curve(placed.problem, 1, VRAM)
     sizes = [point.vram_bytes for point in points]
-    assert sizes == sorted(set(sizes)) and {0, VRAM, 12 << 30, 48 << 30} <= set(sizes)
+    assert sizes == sorted(set(sizes)) and {0, VRAM, 12 << 30, 48 << 30} <= set(sizes) and sizes[-1] == 48 << 30
     seconds = []
     for point in points:
         capacity = max(0, placed.problem.capacity[1] + point.vram_bytes - VRAM)
@@ -43,6 +43,10 @@ def test_each_point_is_what_the_solver_proves_at_its_budget(placed: Placed) -> N
         seconds.append(point.solution.seconds)
     assert seconds == sorted(seconds, reverse=True) and seconds[0] > 1.2 * seconds[-1]
     assert points[0].solution is not None and points[0].solution.used_bytes[1] == 0
+
+
+def test_the_curve_goes_to_twice_a_budget_that_is_large(placed: Placed) -> None:
+    assert vram_curve(placed.problem, 1, 40 << 30)[-1].vram_bytes == 80 << 30
 
 
 def test_seconds_by_stage_add_up_to_the_price_of_the_whole(placed: Placed) -> None:

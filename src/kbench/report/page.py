@@ -11,11 +11,18 @@ import hashlib
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from kbench.core import shown
 
 from .chart import NARROW, WIDE, Fields
 from .drawing import plain
 from .palette import chart_css, page_properties
+from .provenance import host_name
 from .section import sections
+
+# Characters of a rule file that are shown; those of the largest models have a twentieth.
+_MAX_CODE = 1_000_000
 
 
 def html_page(fields: Fields) -> str:
@@ -28,6 +35,7 @@ def html_page(fields: Fields) -> str:
     style = _style()
     return template.render(
         model=fields["model"],
+        code=_code,
         subtitle=_subtitle(fields),
         sections=sections(fields),
         style=style,
@@ -40,8 +48,13 @@ def html_page(fields: Fields) -> str:
 
 
 def _finalize(value: object) -> object:
-    """Text without what a screen would obey; blocks of code keep their lines."""
-    return value if not isinstance(value, str) or "\n" in value or hasattr(value, "__html__") else plain(value, 4000)
+    """Text on one line, cut, without what a screen would obey; what is markup already stays."""
+    return plain(value, 4000) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _code(text: str) -> Markup:
+    """A block of code, which keeps its lines, without what a screen would obey."""
+    return escape(shown(text if len(text) <= _MAX_CODE else f"{text[:_MAX_CODE]}…"))
 
 
 def _style() -> str:
@@ -58,9 +71,8 @@ def _resource(name: str) -> str:
 
 
 def _subtitle(fields: Fields) -> str:
-    host = fields["host"] or fields.get("machine") or {}
     parts = [
-        host.get("cpu", "") or f"host {fields['host_id']}",
+        host_name(fields),
         f"{fields['gpu']['label']} (modelled)" if fields["gpu"] else "",
         f"context {fields['workload']['context']:g} tokens",
         fields.get("created", "")[:10],

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from .axes import Axes, decades
 from .chart import Chart, Fields, legend, legend_lines
 from .drawing import Drawing, cut, text_width
-from .tables import milliseconds, percent, rate
+from .provenance import all_cpu_modelled, cpu_modelled, host_name
+from .tables import listed, milliseconds, percent, rate
 from .time_chart import part_name
 
 _PHASES = (("decode", "f-line0"), ("prefill", "f-line1"))
@@ -67,8 +68,9 @@ def _chart(fields: Fields, device: str, roofs: Sequence[Fields], rows: Sequence[
     ]
     ceiling = "; ".join(_words(c) for c in roofs)
     note = (
-        "The roofs were measured on this machine: reading memory, and arithmetic of the fastest type in registers. "
-        "What lies below them loses time to something else; caches can lift an operation above the slope."
+        f"The roofs were measured on {host_name(fields)}: reading memory, and arithmetic of the fastest type in "
+        f"registers. {_computed(fields)}What lies below them loses time to something else; caches can lift an "
+        "operation above the slope."
         if source == "measured"
         else "The roofs are the data sheet's, and the points are computed from them: nothing here was measured."
     )
@@ -82,6 +84,13 @@ def _chart(fields: Fields, device: str, roofs: Sequence[Fields], rows: Sequence[
         table,
         note,
     )
+
+
+def _computed(fields: Fields) -> str:
+    names = cpu_modelled(fields)
+    if not names:
+        return ""
+    return f"The points{'' if all_cpu_modelled(fields) else f' of {listed(names)}'} are computed from them. "
 
 
 def _identifier(fields: Fields, device: str) -> str:

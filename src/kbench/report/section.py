@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kbench.core import format_bytes, shown
+from kbench.core import format_bytes
 
 from .block_chart import block_charts
 from .chart import Chart, Fields
 from .memory_chart import memory_chart
 from .placement_map import placement_map
 from .prediction_chart import prediction_chart
+from .provenance import all_cpu_modelled, modelled_words
 from .roofline import rooflines
 from .summary import summary, why_rows
 from .tables import rate
 from .thread_chart import thread_chart
 from .time_chart import time_chart
+from .tune_report import next_command
 from .vram_chart import vram_chart, what_if_rows
+from .workload import step_words
 
 _PHASES = ("decode", "prefill")
 
@@ -81,7 +83,9 @@ def _charts(charts: Iterable[Chart]) -> list[Block]:
 
 def _summary(fields: Fields) -> list[Block]:
     predicted, measured = fields["predicted"], fields["measured"]
-    source = "GPU modelled, CPU measured" if predicted["source"] == "modelled" else "from measured operations"
+    modelled = modelled_words(fields)
+    rest = "" if not modelled or all_cpu_modelled(fields) else ", the rest measured"
+    source = f"{modelled} modelled{rest}" if modelled else "from measured operations"
 
     def figure(phase: str, name: str) -> tuple[str, str, str]:
         speed = predicted[f"{phase}_tokens_per_s"]
@@ -95,14 +99,8 @@ def _summary(fields: Fields) -> list[Block]:
     blocks = [Block("figures", rows=figures)]
     blocks += [Block("paragraph", sentence) for sentence in summary(fields)]
     blocks += [Block("note", note) for note in fields["notes"]]
-    path = fields.get("rules_path")
-    if path:
-        command = (
-            f"kbench generate {shlex.quote(fields['model']['source'])} --rules {shlex.quote(path)} --prompt 'Hello'"
-        )
-        if not fields["model"]["source"].endswith(".gguf"):
-            command = f"kbench rules explain {shlex.quote(path)} --model {shlex.quote(fields['model']['source'])}"
-        blocks += [Block("paragraph", "Next:"), Block("code", shown(command), label="Command")]
+    if fields.get("rules_path"):
+        blocks += [Block("paragraph", "Next:"), Block("code", next_command(fields), label="Command")]
     return blocks
 
 
@@ -110,8 +108,8 @@ def _why(fields: Fields) -> list[Block]:
     header, rows = why_rows(fields)
     n = len(header)
     text = (
-        "Why: milliseconds of one written token on each device. FLOP per stored element says how well a byte of fast "
-        "memory is spent."
+        f"Why: milliseconds of {step_words(fields)} on each device. FLOP per stored element says how well a byte of "
+        "fast memory is spent."
     )
     return [Block("heading", "Why"), Block("table", text, header=header, rows=rows, words=(n - 2, n - 1))]
 
@@ -136,10 +134,10 @@ def _rules(fields: Fields) -> list[Block]:
         return []
     where = f" They are in {fields['rules_path']}." if fields.get("rules_path") else ""
     text = (
-        "What the engine is told, with where it came from: model, machine, kbench version, budgets, workload, and the "
-        f"measured records that it rests on.{where}"
+        "What the engine is told, with where it came from: model, machine, kbench version, budgets, workload, the "
+        f"measured records that it rests on, and what is modelled.{where}"
     )
-    return [Block("paragraph", text), Block("code", shown(rules), label="Rule file")]
+    return [Block("paragraph", text), Block("code", rules, label="Rule file")]
 
 
 def _machine(fields: Fields) -> list[Block]:
@@ -163,7 +161,7 @@ def _machine(fields: Fields) -> list[Block]:
         [
             c.get("label") or (f"{c['device']}, {c['threads']:g} threads" if c.get("threads") else c["device"]),
             f"{rate(c['bandwidth_bytes_per_s'] / 1e9)} GB/s",
-            f"{rate(c['operations_per_s'] / 1e9)} Gop/s",
+            _arithmetic(c),
             c["source"],
         ]
         for c in fields.get("ceilings", ())
@@ -173,6 +171,12 @@ def _machine(fields: Fields) -> list[Block]:
         header = ["ceiling of", "reading memory", "arithmetic", "source"]
         blocks += [Block("heading", "Ceilings"), Block("table", "Ceilings", header=header, rows=ceilings, words=(3,))]
     return blocks
+
+
+def _arithmetic(ceiling: Fields) -> str:
+    int8 = ceiling.get("int8_operations_per_s", 0)
+    more = f", {rate(int8 / 1e9)} with 8 bits" if int8 else ""
+    return f"{rate(ceiling['operations_per_s'] / 1e9)} Gop/s{more}"
 
 
 def _cores(machine: Fields, host: Fields) -> str:

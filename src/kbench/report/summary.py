@@ -5,9 +5,11 @@ from __future__ import annotations
 from kbench.core import format_bytes
 
 from .chart import Fields
-from .tables import percent, rate
+from .provenance import all_cpu_modelled, cpu_modelled, host_name
+from .tables import listed, percent, rate
 from .tune_report import UnitLine, unit_lines
 from .vram_chart import planned_vram
+from .workload import goal_words, sequences, step_words
 
 _NAMES = {"stream": "norms, router and residual", "lm_head": "the output matrix", "attention": "attention"}
 
@@ -19,7 +21,7 @@ def summary(fields: Fields) -> list[str]:
         _answer(fields),
         _waiting(fields),
         *_where(fields, units),
-        *_bottleneck(units),
+        *_bottleneck(fields, units),
         *_vram(fields),
         _sure(fields),
     ]
@@ -30,10 +32,13 @@ def _answer(fields: Fields) -> str:
     model, budgets, predicted = fields["model"], fields["budgets"], fields["predicted"]
     gpu = f"{format_bytes(budgets['vram_bytes'])} of GPU memory and " if budgets["vram_bytes"] else ""
     size = f"{model['params'] / 1e9:.3g} billion parameters, {format_bytes(model['bytes'])} as {model['quant']}"
+    n = sequences(fields)
+    together = f", {n:g} sequences together," if n > 1 else ""
     return (
-        f"{model['name']} ({size}) on this machine with {gpu}{format_bytes(budgets['dram_bytes'])} of main memory: the "
-        f"fastest placement writes about {rate(predicted['decode_tokens_per_s'])} tokens per second and reads a prompt "
-        f"at about {rate(predicted['prefill_tokens_per_s'])}."
+        f"{model['name']} ({size}) on {host_name(fields)} with {gpu}{format_bytes(budgets['dram_bytes'])} of main "
+        f"memory: the placement that is fastest{goal_words(fields)} writes about "
+        f"{rate(predicted['decode_tokens_per_s'])} tokens per second{together} and reads a prompt at about "
+        f"{rate(predicted['prefill_tokens_per_s'])}."
     )
 
 
@@ -42,10 +47,12 @@ def _waiting(fields: Fields) -> str:
     if not predicted["decode_tokens_per_s"] or not predicted["prefill_tokens_per_s"]:
         return ""
     reading = work["prompt_tokens"] / predicted["prefill_tokens_per_s"]
-    writing = work["gen_tokens"] / predicted["decode_tokens_per_s"]
+    n = sequences(fields)
+    writing = work["gen_tokens"] * n / predicted["decode_tokens_per_s"]  # the rate is that of all sequences
+    what = "an answer" if n == 1 else f"{n:g} answers at once"
     return (
-        f"A prompt of {work['prompt_tokens']:g} tokens takes about {_duration(reading)} until the first word, an "
-        f"answer of {work['gen_tokens']:g} tokens about {_duration(writing)} more."
+        f"A prompt of {work['prompt_tokens']:g} tokens takes about {_duration(reading)} until the first word, "
+        f"{what} of {work['gen_tokens']:g} tokens about {_duration(writing)} more."
     )
 
 
@@ -66,23 +73,19 @@ def _where(fields: Fields, units: list[UnitLine]) -> list[str]:
         names = [*wholly, *(name for name in partly if "transfers" not in name)]
         held = format_bytes(memory["weights_bytes"] + memory["kv_bytes"])
         if names:
-            sentences.append(f"{device} holds {held} and runs {_listed(names)}.")
+            sentences.append(f"{device} holds {held} and runs {listed(names)}.")
     return sentences
 
 
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _bottleneck(units: list[UnitLine]) -> list[str]:
+def _bottleneck(fields: Fields, units: list[UnitLine]) -> list[str]:
     total = sum(unit.phases.get("decode", 0.0) for unit in units)
     if not total:
         return []
     slowest = max(units, key=lambda unit: unit.phases.get("decode", 0.0))
     share = slowest.phases["decode"] / total
-    place = _listed(list(slowest.placed))
+    place = listed(list(slowest.placed))
     name = _NAMES.get(slowest.name, slowest.name)
-    return [f"Most of the time of a written token goes to {name} on {place}: {percent(share)} of the sum."]
+    return [f"Most of the time of {step_words(fields)} goes to {name} on {place}: {percent(share)} of the sum."]
 
 
 def _vram(fields: Fields) -> list[str]:
@@ -107,32 +110,48 @@ def _vram(fields: Fields) -> list[str]:
             f"With {format_bytes(better['vram_bytes'])} it would write {rate(better['decode_tokens_per_s'])} tokens "
             f"per second ({gain * 100:.0f} % more)."
         )
-    else:
-        sentences.append("More GPU memory would not make it faster.")
+    elif (largest := max(p["vram_bytes"] for p in points)) > own:
+        tried = format_bytes(largest)
+        sentences.append(f"More GPU memory, up to {tried} was tried, would not make it noticeably faster.")
     return sentences
 
 
 def _sure(fields: Fields) -> str:
     solver, measured, error = fields["solver"], fields["measured"], fields.get("error")
-    proven = (
-        "No other placement of these modules is faster by these prices: that is proven."
-        if solver["status"] == "optimal"
-        else f"The solver ran out of time: another placement may be up to {percent(solver['gap'])} faster."
-    )
+    if len(fields["placement"]) < 2:
+        proven = "There is one device, and so one placement."
+    elif solver["status"] == "optimal":
+        proven = (
+            "No other placement of these modules is faster by these prices: that is proven, among placements in which "
+            "a layer uses at most one GPU, and a GiB of GPU memory is used only where it saves 0.1 % of the time."
+        )
+    else:
+        proven = f"The solver ran out of time: another placement may be up to {percent(solver['gap'])} faster."
     if measured and error:
         how = (
             f"The model was run under these rules: it wrote {rate(measured['decode_tokens_per_s'])} and read "
             f"{rate(measured['prefill_tokens_per_s'])} tokens per second (predictions were off by "
             f"{error['decode'] * 100:+.1f} % and {error['prefill'] * 100:+.1f} %)."
         )
-    elif fields["gpu"]:
-        how = (
-            f"Times on the CPU were measured here; times on the GPU are modelled from the data sheet of the "
-            f"{fields['gpu']['label']}, which is not here."
-        )
     else:
-        how = "Times were measured on this machine; the model itself was not run."
+        gpu = fields["gpu"]
+        rest = (
+            f"times on the GPU are modelled from the data sheet of the {gpu['label']}"
+            if gpu
+            else "the model itself was not run"
+        )
+        how = f"{_cpu_times(fields)}; {rest}."
     return f"{proven} {how}"
+
+
+def _cpu_times(fields: Fields) -> str:
+    host, modelled = host_name(fields), cpu_modelled(fields)
+    if not modelled:
+        return f"Times on the CPU were measured on {host}"
+    limits = "the memory bandwidth and arithmetic that were measured there"
+    if all_cpu_modelled(fields):
+        return f"Times on the CPU ({host}) are modelled from {limits}"
+    return f"Times on the CPU were measured on {host}, but those of {listed(modelled)} are modelled from {limits}"
 
 
 def why_rows(fields: Fields) -> tuple[list[str], list[list[str]]]:
@@ -152,7 +171,7 @@ def why_rows(fields: Fields) -> tuple[list[str], list[list[str]]]:
         intensity = f"{unit.flops / unit.elements:.3g}" if unit.elements and unit.flops else "–"
         size = format_bytes(unit.n_bytes) if unit.n_bytes else "–"
         name = _NAMES.get(unit.name, unit.name)
-        rows.append([name, size, intensity, *prices, _listed(list(unit.placed)), _reason(unit, devices, reasons)])
+        rows.append([name, size, intensity, *prices, listed(list(unit.placed)), _reason(unit, devices, reasons)])
     header = ["module", "size", "FLOP per element", *(f"ms on {device}" for device in devices), "runs on", "because"]
     return header, rows
 

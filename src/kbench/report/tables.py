@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -49,6 +51,11 @@ def milliseconds(seconds: float | None) -> str:
 def rate(per_second: float) -> str:
     """A rate to three digits or to whole numbers."""
     return f"{per_second:.3g}" if per_second < 100 else f"{per_second:,.0f}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``; at least one name."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def percent(share: float) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from .bars import Bar, bars
 from .chart import Chart, Fields, device_style
 from .tables import milliseconds, percent
+from .workload import step_words
 
 # Bars beyond this would be of no visible length; the table has all.
 _MAX_BARS = 12
-_UNITS = {"decode": "one written token", "prefill": "one step of reading a prompt"}
 
 
 @dataclass(slots=True)
@@ -62,11 +62,12 @@ def time_chart(fields: Fields, phase: str) -> Chart:
         ]
         for name, part in ordered
     ]
+    step = step_words(fields) if phase == "decode" else "one step of reading a prompt"
     longest = ", ".join(f"{name} {percent(part.seconds / total)}" for name, part in ordered[:3])
     return Chart(
         f"time-{phase}",
         f"Where the time goes: {phase}",
-        f"Bars for the operations of {_UNITS[phase]}, longest first: {longest}. All take {milliseconds(total)} ms in "
+        f"Bars for the operations of {step}, longest first: {longest}. All take {milliseconds(total)} ms in "
         "sum; what overlaps counts in full.",
         lambda width: bars(lines, width, keys=[(device_style(fields, d), d) for d in fields["placement"]]),
         ["operation", "calls", "on", "milliseconds", "share", "source"],

@@ -18,7 +18,9 @@ from rich.text import Text
 from kbench.core import format_bytes
 from kbench.results import tune_result_path
 
-from .tables import bar, milliseconds, percent, rate, table
+from .provenance import all_cpu_modelled, cpu_modelled, modelled_words
+from .tables import bar, listed, milliseconds, percent, rate, table
+from .workload import goal_words, sequences, step_words
 
 Fields = Mapping[str, Any]
 
@@ -97,15 +99,19 @@ def _header(fields: Fields) -> Text:
     vram = f"{format_bytes(budgets['vram_bytes'])} VRAM + " if budgets["vram_bytes"] else ""
     text.append(f"budgets   {vram}{format_bytes(budgets['dram_bytes'])} DRAM, {work['context']} tokens of context\n")
     text.append(f"workload  {work['prompt_tokens']} prompt tokens, then {work['gen_tokens']} generated")
+    if (n := sequences(fields)) > 1:
+        text.append(f", {n:g} sequences at once")
+    if goal := goal_words(fields):
+        text.append(f"; fastest{goal}")
     return text
 
 
 def _operators(fields: Fields) -> Table:
     """Per unit, and below it per operator that has weights or a cache."""
     devices = list(fields["placement"])
-    titles = [f"{device}*" if device != "cpu" else device for device in devices]
+    titles = [f"{device}*" if device != "cpu" or cpu_modelled(fields) else device for device in devices]
     made = table(
-        "Operators: milliseconds of one decoded token on each device",
+        f"Operators: milliseconds of {step_words(fields)} on each device",
         ("module", "left"), ("calls", "right"), ("size", "right"), ("FLOP/el.", "right"),
         *((title, "right") for title in titles),
         ("decode", "right"), ("prefill", "right"), ("on", "left"),
@@ -166,8 +172,11 @@ def _differ(parts: Iterable[UnitLine]) -> bool:
 def _footnotes(fields: Fields) -> str:
     notes = ["FLOP/el.: FLOPs per stored element in decode; the more, the better its memory is spent on a fast device."]
     notes.append("decode, prefill: share of the sum over all operators; what overlaps counts in full.")
-    if fields["gpus"]:
-        notes.append("* modelled")
+    on_cpu = cpu_modelled(fields)
+    if fields["gpus"] or on_cpu:
+        notes.append(
+            "* modelled" if not on_cpu or all_cpu_modelled(fields) else f"* modelled; on cpu: {listed(on_cpu)}"
+        )
     reasons = {
         f"{row['op']} on {a['device']}: {a['reason']}"
         for row in fields["ops"]
@@ -204,7 +213,8 @@ def _speeds(fields: Fields) -> Table:
         "Tokens per second",
         ("", "left"), ("decode", "right"), ("", "left"), ("prefill", "right"), ("", "left"),
     )  # fmt: skip
-    label = "predicted (GPU modelled)" if predicted["source"] == "modelled" else "predicted"
+    modelled = modelled_words(fields)
+    label = f"predicted ({modelled} modelled)" if modelled else "predicted"
     made.add_row(
         label,
         Text(rate(predicted["decode_tokens_per_s"]), style="bold"),
@@ -258,12 +268,13 @@ def _closing(fields: Fields, page: Path | None) -> list[Text]:
         stored = shlex.quote(str(tune_result_path(Path(fields["rules_path"]))))
         command = f"kbench report {stored} -o report.html"
         lines.append(Text.assemble("report    ", (str(page), "bold") if page else (command, "bold cyan")))
-        lines.append(Text.assemble("next      ", (_next_command(fields), "bold cyan")))
+        lines.append(Text.assemble("next      ", (next_command(fields), "bold cyan")))
     lines.append(Text(f"done in {fields['elapsed_s']:.1f} s", style="dim"))
     return lines
 
 
-def _next_command(fields: Fields) -> str:
+def next_command(fields: Fields) -> str:
+    """What to do with the rules: run them where that was tried, else look at them."""
     path = shlex.quote(fields["rules_path"])
     if fields["measured"]:
         return f"kbench generate {shlex.quote(fields['model']['source'])} --rules {path} --prompt 'Hello'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbench.core import format_bytes
+from kbench.results import SOLD_GIB
 
 from .axes import Axes, linear
 from .chart import Chart, Fields
@@ -12,7 +13,6 @@ from .drawing import Drawing
 from .tables import rate
 
 _GIB = 2.0**30
-SOLD_GIB = (12, 16, 24, 32, 48)
 
 
 def planned_vram(fields: Fields) -> float:
@@ -30,13 +30,20 @@ def vram_chart(fields: Fields) -> Chart | None:
     own = planned_vram(fields)
     last = fitting[-1]["decode_tokens_per_s"]
     enough = next(p for p in fitting if p["decode_tokens_per_s"] >= 0.99 * last)
+    largest = fitting[-1]["vram_bytes"]
+    beyond = (
+        f"; from {format_bytes(enough['vram_bytes'])} on, more memory, up to {format_bytes(largest)}, brings less than "
+        "one percent"
+        if enough["vram_bytes"] < largest
+        else ""
+    )
     rows = [_row(point, own) for point in points]
     return Chart(
         "vram",
         "Speed against GPU memory",
         f"Tokens per second as the GPU memory that may be used grows. Writing rises from "
         f"{rate(fitting[0]['decode_tokens_per_s'])} tokens/s at {format_bytes(fitting[0]['vram_bytes'])} to "
-        f"{rate(last)}; from {format_bytes(enough['vram_bytes'])} on, more memory brings less than one percent.",
+        f"{rate(last)}{beyond}.",
         lambda width: _draw(fitting, own, width),
         ["GPU memory", "of it used", "writing, tokens/s", "reading, tokens/s", ""],
         rows,

@@ -3,9 +3,9 @@
 from .commit import current_commit
 from .record import Record, case_key, problem_params
 from .store import Store, default_root
-from .tune_result import read_tune_result, tune_result_path, write_tune_result
+from .tune_result import SOLD_GIB, read_tune_result, tune_result_path, write_tune_result
 
 __all__ = [
-    "Record", "Store", "case_key", "current_commit", "default_root", "problem_params", "read_tune_result",
+    "SOLD_GIB", "Record", "Store", "case_key", "current_commit", "default_root", "problem_params", "read_tune_result",
     "tune_result_path", "write_tune_result",
 ]  # fmt: skip

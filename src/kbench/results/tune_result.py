@@ -17,6 +17,9 @@ from .shape import ListOf, MapOf, Maybe, Number, Object, Shape, Text, check_shap
 SCHEMA = "kbench.tune/1"
 SUFFIX = ".tune.json"
 
+# GPU memory that cards are sold with: every curve of speed against GPU memory has a point at each.
+SOLD_GIB = (12, 16, 24, 32, 48)
+
 # A result of a model of a hundred layers takes a tenth of a megabyte.
 _MAX_BYTES = 64 << 20
 
@@ -44,7 +47,7 @@ _MEMORY = Object(
 )  # fmt: skip
 _CEILING = Object(
     {"device": Text(), "source": _SOURCE, "bandwidth_bytes_per_s": Number(), "operations_per_s": Number()},
-    {"threads": Maybe(Number()), "label": Text()},
+    {"threads": Maybe(Number()), "label": Text(), "int8_operations_per_s": Number()},
 )
 _POINT = Object(
     {"vram_bytes": Number(), "used_bytes": Maybe(Number())},
@@ -75,7 +78,10 @@ _RESULT = Object(
         "host": Maybe(Object({"cpu": Text(), "cores": Number()})),
         "gpu": Maybe(Object({"name": Text(), "label": Text(), "source": _SOURCE})),
         "budgets": Object({"vram_bytes": Number(), "dram_bytes": Number()}, {"by_device": MapOf(Number(), 64)}),
-        "workload": Object({"prompt_tokens": Number(), "gen_tokens": Number(), "context": Number()}),
+        "workload": Object(
+            {"prompt_tokens": Number(), "gen_tokens": Number(), "context": Number()},
+            {"batch": Number(), "objective": Text()},
+        ),
         "ops": ListOf(_OP),
         "placement": MapOf(_MEMORY, 64),
         "predicted": Object({**_RATES, "source": _SOURCE}, _INTERVALS),

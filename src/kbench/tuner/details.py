@@ -85,6 +85,7 @@ def _gpu_ceilings(gpus: Iterable[Budget], profiles: Mapping[Device, GpuProfile])
             "source": MODELLED,
             "bandwidth_bytes_per_s": profiles[budget.device].bandwidth,
             "operations_per_s": profiles[budget.device].fp16_flops,
+            "int8_operations_per_s": profiles[budget.device].int8_ops,
         }
         for budget in gpus
     ]

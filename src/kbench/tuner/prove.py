@@ -52,6 +52,8 @@ def prove(
         return Proof(reason="the rules use a GPU whose times are modelled: nothing to run them on here")
     if not request.prove or load_session is None:
         return Proof(reason="not asked for")
+    if request.batch > 1:
+        return Proof(reason="a batch was planned; what runs here is one sequence")
     try:
         session = load_session(path, rules, request.context, request.threads)
     except KbenchError as error:

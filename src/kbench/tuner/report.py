@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbench.core import AUTO, CPU, OpCall, Phase, Placement, work
+from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, work
 
 from .availability import unavailable
-from .cost_model import Cost
+from .cost_model import MODELLED, Cost
 from .layout import Layout
 from .price import PhasePrice
+from .profile import GpuProfile
 from .stage import kind_of, layer_of
 
 _LAYER_NUMBER = re.compile(r"(layers\.)\d+")
@@ -93,8 +94,9 @@ def _alternatives(call: OpCall, layout: Layout) -> list[dict[str, Any]]:
 
 def _by_threads(call: OpCall, layout: Layout) -> dict[str, float]:
     """Seconds on the CPU by thread count, wherever the call was placed."""
-    costs = {n: layout.costs.cost(call.problem, CPU, n) for n in layout.costs.threads}
-    return {str(n): cost.seconds for n, cost in costs.items() if cost is not None}
+    problem, times = layout.plan.priced(call.problem)
+    costs = {n: layout.costs.cost(problem, CPU, n) for n in layout.costs.threads}
+    return {str(n): times * cost.seconds for n, cost in costs.items() if cost is not None}
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
@@ -119,6 +121,19 @@ def prediction(prices: Mapping[Phase, PhasePrice], layout: Layout) -> dict[str, 
         "prefill_interval": [chunk / prefill.high, chunk / prefill.low],
         "source": "modelled" if "modelled" in (decode.source, prefill.source) else "measured",
     }
+
+
+def modelled(prices: Mapping[Phase, PhasePrice], profiles: Mapping[Device, GpuProfile]) -> list[str]:
+    """What no measurement stands behind: whatever a GPU does, and what of the CPU was priced from its limits."""
+    lines = [f"{p.label}: every time on {device} and every transfer" for device, p in profiles.items()]
+    calls = [(call, cost.source) for priced in prices.values() for call, cost in priced.calls]
+    sources = [(call.op, source) for call, source in calls if call.device == CPU and call.op != "transfer"]
+    names = dict.fromkeys(op for op, source in sources if source == MODELLED)
+    if names:
+        every = all(source == MODELLED for _, source in sources)
+        what = "every time" if every else f"times of {', '.join(names)}"
+        lines.append(f"{CPU}: {what}, at a share of the machine's measured limits")
+    return lines
 
 
 def rounded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,8 +34,8 @@ from .presets import presets
 from .price import PhasePrice, price
 from .profile import GpuProfile
 from .prove import LoadSession, Proof, prove
-from .report import TuneReport, op_rows, prediction, rounded
-from .request import TuneRequest, Workload, workload
+from .report import TuneReport, modelled, op_rows, prediction, rounded
+from .request import TuneRequest, workload
 from .sensitivity import sensitivity
 
 # (what is being done, done, of how many)
@@ -268,10 +268,10 @@ def _provenance(request: TuneRequest, plan: Plan, placed: Placed, host_id: str, 
         "host_id": host_id,
         "kbench_version": __version__,
         "budgets": {str(b.device): b.total_bytes for b in placed.available},
-        "workload": _workload(plan.workload, plan.context),
+        "workload": _workload(plan),
         "predicted": rounded(predicted),
         "measured": rounded(measured) if measured else proof.reason,
-        "modelled": [f"{p.label}: every time on {device} and every transfer" for device, p in placed.profiles.items()],
+        "modelled": modelled(placed.prices, placed.profiles),
         "result_ids": _result_ids(placed),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
@@ -283,8 +283,15 @@ def _result_ids(placed: Placed) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def _workload(wanted: Workload, context: int) -> dict[str, int]:
-    return {"prompt_tokens": wanted.prompt_tokens, "gen_tokens": wanted.gen_tokens, "context": context}
+def _workload(plan: Plan) -> dict[str, int | str]:
+    wanted = plan.workload
+    return {
+        "prompt_tokens": wanted.prompt_tokens,
+        "gen_tokens": wanted.gen_tokens,
+        "context": plan.context,
+        "batch": plan.batch,
+        "objective": wanted.objective,
+    }
 
 
 def _measured(proof: Proof) -> dict[str, Any] | None:
@@ -335,7 +342,7 @@ def _fields(
             "dram_bytes": by_device[CPU].total_bytes,
             "by_device": {str(device): budget.total_bytes for device, budget in by_device.items()},
         },
-        "workload": _workload(plan.workload, plan.context),
+        "workload": _workload(plan),
         "ops": op_rows(placed.prices, placed.layout),
         "placement": memory(placed.layout, placed.problem, placed.solution, placed.prices, placed.available),
         "sensitivity": sensitivity(placed.layout, placed.problem, placed.solution),

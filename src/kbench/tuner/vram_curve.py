@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kbench.core import CPU, Phase
+from kbench.results import SOLD_GIB
 
 from .layout import Layout
 from .placement import PlacementProblem, Solution, solve
-
-# What cards are sold with.
-SOLD_GIB = (12, 16, 24, 32, 48)
 
 # Steps between nothing and all that helps; the curve bends where the next kind of unit begins to move.
 _STEPS = 8
@@ -33,14 +31,15 @@ class Point:
 def vram_curve(problem: PlacementProblem, gpu: int, total_bytes: int) -> list[Point]:
     """Points by rising budget of device index ``gpu``, whose budget in ``problem`` is ``total_bytes`` in all.
 
-    Each is within ``GAP`` of its optimum, and none is slower than one with less memory.
+    The largest is twice that, or the largest card's. Each is within ``GAP`` of its optimum, and none is slower than one
+    with less memory.
     """
     overhead = total_bytes - problem.capacity[gpu]  # runtime, workspace, margin: gone before the first weight
-    largest = max(total_bytes, max(SOLD_GIB) << 30)
+    largest = max(2 * total_bytes, max(SOLD_GIB) << 30)
     at_most = _solve(problem, gpu, largest - overhead)
     useful = min(largest, overhead + (at_most.used_bytes[gpu] if at_most else 0))
     steps = (overhead + (useful - overhead) * step // _STEPS for step in range(1, _STEPS + 1))
-    sizes = sorted({0, total_bytes, *(gib << 30 for gib in SOLD_GIB), *steps}, reverse=True)
+    sizes = sorted({0, total_bytes, largest, *(gib << 30 for gib in SOLD_GIB), *steps}, reverse=True)
     found: list[Point] = []
     last = at_most
     for size in sizes:
