@@ -23,27 +23,26 @@ ratio of seconds (kt-kernel / kbench) with the order-statistic interval that cov
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 from pairing import Comparison, report
 
-from kbench.core import CheckBroken, Problem
-from kbench.kernels import WeightData, dequantize, example_weights
+from kbench.core import CPU, CheckBroken, Problem
+from kbench.kernels import StepState, WeightData, best, comparable, dequantize, example, example_weights
 from kbench.measure import Side, Turns, refuse, serve
 
 # Of the norm of the right output. Rounding activations to int8 with one scale for 256 of them, twice in a row, as
 # kt-kernel does, leaves 2 %; a wrong scale, nibble or expert tens of percent.
 MAX_ERROR = 0.05
 CHECKED_TOKENS = 4
-
-Call = Callable[[int], None]  # runs round i
 
 
 class Layer:
@@ -88,75 +87,30 @@ class Layer:
         return worst
 
 
-def kbench_side(options: argparse.Namespace, layer: Layer) -> tuple[Call, Callable[[], Any], int]:
-    import dataclasses
-
-    from kbench.core import CPU
-    from kbench.kernels import StepState, best, example, implementation
-
-    name = options.implementation or best(layer.problem, CPU)
-    item = implementation(name)
-    block = {key: int(value) for key, value in (part.split("=") for part in options.block)}
+def make_calls(options: argparse.Namespace, layer: Layer) -> tuple[list[Any], int]:
+    """Of every round a call with its inputs, so that a turn is nothing but steps; and the bytes of the weights."""
+    if options.serve == "kt-kernel":
+        name, block = "kt", {}
+    else:
+        name = options.implementation or best(layer.problem, CPU)
+        block = {key: int(value) for key, value in (part.split("=") for part in options.block)}
+    item: Any = comparable(name)
     case = example(layer.problem, np.random.default_rng(0), weights=layer.weights)
-    call = dataclasses.replace(case.call, implementation=name, block=block)
     state = StepState(np.zeros(layer.tokens, np.int32))
     prepared = item.prepare(layer.problem, layer.weights)
-    # One recorded call a round: what differs is the ids, so that a turn is nothing but steps.
-    calls = []
-    for ids in layer.ids:
-        one = item.recorded(dataclasses.replace(call), prepared, state, options.threads)
-        prepared.calls.clear()
-        one.write((layer.x, ids, layer.scores), state)
-        calls.append(one)
-    print(f"kbench: {name}, {block or 'default parameters'}", file=sys.stderr)
-    return lambda i: calls[i].step(), lambda: calls[0].read()[0], prepared.n_bytes
-
-
-def kt_kernel_side(options: argparse.Namespace, layer: Layer) -> tuple[Call, Callable[[], Any], int]:
-    import kt_kernel
-    import torch
-    from gguf import GGMLQuantizationType
-
-    native = kt_kernel.kt_kernel_ext
-    pool = native.WorkerPoolConfig()
-    pool.subpool_count, pool.subpool_numa_map, pool.subpool_thread_count = 1, [0], [options.threads]
-    engine = native.CPUInfer(pool)
-    mask = torch.zeros(layer.experts, dtype=torch.bool)
-    config = native.moe.MOEConfig(layer.experts, layer.top_k, layer.k, layer.n, mask.data_ptr())
-    # As kt_kernel/utils/llamafile.py does.
-    config.layer_idx, config.pool = 0, engine.backend_
-    config.m_block, config.group_min_len = 32, 10
-    config.max_len = config.group_max_len = max(layer.tokens, 32)
-    for name, weight in zip(("gate", "up", "down"), layer.weights, strict=True):
-        setattr(config, f"{name}_proj", weight.raw.ctypes.data)
-        setattr(config, f"{name}_type", GGMLQuantizationType[weight.quant].value)
-    config.hidden_type = native.kvcache.ggml_type.BF16
-    moe = native.moe.MOE(config)
-    identity = torch.arange(layer.experts, dtype=torch.int32)
-    engine.submit(moe.load_weights_task(identity.data_ptr()))
-    engine.sync()
-    count = torch.tensor([layer.tokens], dtype=torch.int32)
-    ids = [torch.from_numpy(each.astype(np.int64)) for each in layer.ids]
-    scores, x = torch.from_numpy(layer.scores), torch.from_numpy(layer.x).to(torch.bfloat16)
-    y = torch.zeros_like(x)
-
-    def call(i: int) -> None:
-        task = moe.forward_task(
-            count.data_ptr(), layer.top_k, ids[i].data_ptr(), scores.data_ptr(), x.data_ptr(), y.data_ptr(), False
-        )
-        engine.submit(task)
-        engine.sync()
-
-    print(f"kt-kernel {kt_kernel.__version__}: variant {kt_kernel.__cpu_variant__}", file=sys.stderr)
-    kept = (engine, moe, config, mask, identity)
-    return call, lambda: (y.float().numpy(), kept)[0], sum(weight.raw.size for weight in layer.weights)
+    # A recorded call is found again by the identity of what it records: one for each round.
+    rounds = [dataclasses.replace(case.call, implementation=name, block=block) for _ in layer.ids]
+    calls = [item.recorded(call, prepared, state, options.threads) for call in rounds]
+    for call, ids in zip(calls, layer.ids, strict=True):
+        call.write((layer.x, ids, layer.scores), state)
+    return calls, prepared.n_bytes
 
 
 def serve_side(options: argparse.Namespace) -> None:
     layer = Layer(options)
-    call, output, n_bytes = {"kbench": kbench_side, "kt-kernel": kt_kernel_side}[options.serve](options, layer)
-    call(0)
-    error = layer.error(output())
+    calls, n_bytes = make_calls(options, layer)
+    calls[0].step()
+    error = layer.error(calls[0].read()[0])
     if not error <= MAX_ERROR:
         refuse(CheckBroken(f"its output is off by {error:.2%} of its norm", accepted=f"at most {MAX_ERROR:.0%}"))
         return
@@ -164,9 +118,9 @@ def serve_side(options: argparse.Namespace) -> None:
     def turn(_: Mapping[str, Any]) -> float:
         """Seconds a call."""
         start = time.perf_counter()
-        for i in range(len(layer.ids)):
-            call(i)
-        return (time.perf_counter() - start) / len(layer.ids)
+        for call in calls:
+            call.step()
+        return (time.perf_counter() - start) / len(calls)
 
     serve({"": turn}, {"error": error, "expert_bytes": n_bytes / layer.experts})
 
