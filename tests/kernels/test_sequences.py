@@ -33,7 +33,7 @@ def caches(op: str, kv: str, sequences: int, capacity: int) -> dict[int, Cache]:
     heads, d = (1, KV_LORA + ROPE) if latent else (KV_HEADS, D)
     rows = [np.stack([empty_rows(kv, heads, capacity, width)] * sequences) for width in (d, 0 if latent else d)]
     for stored in rows:
-        stored.view(np.uint8)[:] = 0x7C  # numbers so large that whoever attends to an unused slot is far off
+        stored.view(np.uint8)[:] = 0x7C  # huge numbers or NaN: whoever attends to an unused slot is far off
     return {0: Cache(rows[0], rows[1], kv)}
 
 
@@ -109,7 +109,7 @@ def test_sequences_in_one_step_are_each_alone(op: str, window: int, name: str, k
         {2: 12, 3: 12},
         {2: 12, 3: 4},
     ):
-        order = [s for s in sizes if s in lengths]
+        order = list(sizes)
         spans = np.array([(s, done[s], sizes[s]) for s in order], np.int64)
         rows = [np.concatenate([x[s][i][done[s] : done[s] + sizes[s]] for s in order]) for i in range(len(x[2]))]
         state = StepState(np.zeros(len(rows[0]), np.int32), 0, held, spans)
@@ -142,6 +142,7 @@ def test_rope_turns_each_token_by_its_own_position(name: str) -> None:
 @pytest.mark.parametrize(
     ("spans", "complaint"),
     [
+        ([(-1, 0, 3)], "sequence is -1"),
         ([(0, 0, 2), (1, 0, 2)], "tokens are not the run's 3"),
         ([(0, 0, 3), (1, 0, 3)], "tokens are not the run's 3"),
         ([(0, 0, 2)], "tokens are not the run's 3"),

@@ -58,10 +58,10 @@ double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind)
   const int64_t ids = v.make(kTopK), weights = v.make(kTopK), latent = v.make(kLatent + kRope);
   const int64_t wide_q = v.make(kHeads * (kLatent + kRope)), mla = v.make(kHeads * kLatent), last = v.make(kD);
   AlignedBuffer arena(v.end);
-  AlignedBuffer k_cache(kKvHeads * kCapacity * kHead * 2), v_cache(kKvHeads * kCapacity * kHead * 2);
-  AlignedBuffer latent_cache(kCapacity * (kLatent + kRope) * 4);
+  AlignedBuffer k_cache(2 * kKvHeads * kCapacity * kHead * 2), v_cache(2 * kKvHeads * kCapacity * kHead * 2);
+  AlignedBuffer latent_cache(2 * kCapacity * (kLatent + kRope) * 4);
 
-  Program p(pool, arena.data(), v.end, max_tokens);
+  Program p(pool, arena.data(), v.end, max_tokens, std::min<int64_t>(2, max_tokens));
   BlockValues block;
   block.set(Parameter::partition, static_cast<int64_t>(kind));
   p.set_parameters(block);
@@ -74,13 +74,13 @@ double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind)
     p.linear(isa, kv.view(), n, w, {}, false, threads > 1 ? 2 : 0);
     p.rope(isa, q, q, kHeads, kHead, kHead, layer == 0, frequencies, 1.0f, false, 0);
     p.rope(isa, k, k, kKvHeads, kHead, kHead, layer == 0, frequencies, 1.0f, false, 0);
-    p.attention(isa, q, k, w, a, kHeads, kKvHeads, kHead, {k_cache.data(), v_cache.data(), CacheType::f16, kCapacity},
+    p.attention(isa, q, k, w, a, kHeads, kKvHeads, kHead, {k_cache.data(), v_cache.data(), CacheType::f16, kCapacity, 2},
                 0.25f, layer == 0 ? 0 : 9, {}, 0);
     p.linear(isa, square.view(), a, o, {}, false, 0);
     p.add(isa, h, o, h, kD, 0);
     p.linear(isa, to_latent.view(), h, latent, {}, false, 0);
     p.head_linear(isa, heads, h, wide_q, 0, 0);
-    p.mla_attention(isa, wide_q, latent, mla, kHeads, kLatent, kRope, {latent_cache.data(), nullptr, CacheType::f32, kCapacity},
+    p.mla_attention(isa, wide_q, latent, mla, kHeads, kLatent, kRope, {latent_cache.data(), nullptr, CacheType::f32, kCapacity, 2},
                     0.2f, 0, 0);
     p.linear(isa, wide.view(), h, gate, {}, false, 0);
     p.linear(isa, wide.view(), h, up, {}, false, 0);
@@ -102,8 +102,11 @@ double stress(int threads, int64_t max_tokens, int rounds, Partition::Kind kind)
   for (int round = 0; round < rounds; ++round) {
     const int64_t n_tokens = 1 + round % max_tokens;
     std::vector<double> seconds;
-    const Span span{0, round % (kCapacity - max_tokens), n_tokens};
-    p.run({tokens.data(), n_tokens, &span, 1}, round % 5 == 0 ? &seconds : nullptr);
+    const int64_t position = round % (kCapacity - max_tokens);
+    // Every third round has two sequences, where it has two tokens.
+    const int64_t second = round % 3 == 0 ? n_tokens / 2 : 0;
+    const Span spans[] = {{0, position, n_tokens - second}, {1, position, second}};
+    p.run({tokens.data(), n_tokens, spans, second > 0 ? 2 : 1}, round % 5 == 0 ? &seconds : nullptr);
     for (int64_t i = 0; i < kD; ++i) sum += reinterpret_cast<float*>(arena.data() + last)[i];
     if (round % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));  // long enough to park
   }

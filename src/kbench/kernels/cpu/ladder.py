@@ -108,12 +108,10 @@ class AttentionPair(LadderItem):
         self._split = split
 
     def supports(self, problem: Problem) -> Support:
-        good = problem.op == "attention" and problem.text("kv") == "f32" and problem.integer("tokens") == 1
-        return (
-            YES
-            if good and not problem.integer("window")
-            else Support(False, f"{self.name} does attention of one token over a f32 cache only")
-        )
+        one = problem.op == "attention" and problem.text("kv") == "f32" and problem.integer("tokens") == 1
+        if one and not problem.integer("window"):
+            return YES
+        return Support(False, f"{self.name} does attention of one token over a f32 cache, without a window, only")
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> NoWeights:
         return NoWeights()

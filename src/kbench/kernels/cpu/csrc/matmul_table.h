@@ -42,8 +42,8 @@ struct Activation {
   int64_t ldq = 0;  // elements from one row of q or words to the next; 0: k. Only quantising a slice of a row needs it.
 };
 
-// No matrix of a model has as many tokens: a switch point of so many is "never".
-constexpr int64_t kManyTokens = 1 << 20;
+// More than a call may have: a switch point of so many tokens is "never".
+constexpr int64_t kManyTokens = (1 << 20) + 1;
 
 // What a kernel may be asked to do differently; block_parameters.cpp says why the defaults are what they are.
 struct MatmulParameters {

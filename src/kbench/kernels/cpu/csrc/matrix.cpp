@@ -21,8 +21,6 @@ constexpr const char* kNames[kFormatCount] = {
 
 [[noreturn]] void refuse() { throw std::invalid_argument("not a weight format"); }
 
-int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
-
 template <Format format>
 void unpack_floats(const PackedMatrix& w, int64_t row, float* out) {
   const uint8_t* tile = w.data + row / kTileRows * w.tile_bytes;

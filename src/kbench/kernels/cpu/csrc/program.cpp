@@ -204,7 +204,10 @@ void Program::check_spans(const RunState& state, std::vector<Span>* spans) const
       throw std::invalid_argument("position is " + std::to_string(span.position) + "; accepted: 0 to " +
                                   std::to_string(kMostPositions));
     }
-    fit = fit && span.sequence >= 0 && span.n >= 1 && span.n <= state.n_tokens - rows;
+    if (span.sequence < 0) {
+      throw std::invalid_argument("sequence is " + std::to_string(span.sequence) + "; accepted: 0 or more");
+    }
+    fit = fit && span.n >= 1 && span.n <= state.n_tokens - rows;
     if (!fit) break;
     for (const Span* other = spans->data(); other != &span; ++other) {
       if (other->sequence == span.sequence) {

@@ -152,12 +152,14 @@ class Program {
   int head_linear(Isa isa, std::vector<PackedMatrix> w, int64_t x, int64_t y, int64_t tail, int threads);
   int moe_router(Isa isa, const PackedMatrix& w, int64_t x, int64_t ids, int64_t weights, RouterOptions options,
                  int threads);
-  int moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<PackedMatrix> up, std::vector<PackedMatrix> down,
-                  int64_t x, int64_t ids, int64_t weights, int64_t y, int64_t top_k, ExpertOptions options, int threads);
+  int moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<PackedMatrix> up,
+                  std::vector<PackedMatrix> down, int64_t x, int64_t ids, int64_t weights, int64_t y, int64_t top_k,
+                  ExpertOptions options, int threads);
 
   // Replays all steps. Throws std::invalid_argument before anything is touched when the tokens do not fit (too many,
-  // an id outside the vocabulary, spans that are not the tokens, a cache that would overflow). seconds: filled with the time of each step, measured
-  // on thread 0 between barriers around it. Throws std::runtime_error in a process forked after the pool was made.
+  // an id outside the vocabulary, spans that are not the tokens, a cache that would overflow). seconds: filled with the
+  // time of each step, measured on thread 0 between barriers around it. Throws std::runtime_error in a process forked
+  // after the pool was made.
   void run(const RunState& given, std::vector<double>* seconds = nullptr);
 
   // Kernel parameters of the steps recorded from now on.

@@ -7,7 +7,6 @@
 //   down      work = output columns: each thread sums all experts' weighted results of its own columns, in the order of
 //             the experts, so that no sums are shared and the result does not depend on the thread count
 // Experts without tokens appear in no list and cost nothing.
-#include <limits>
 #include <stdexcept>
 
 #include "expert_layer.h"
@@ -71,7 +70,7 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   const bool one_token = max_tokens_ == 1;
   // Experts of few tokens read the form that line kernels read, those of many perhaps another one.
   MatmulParameters lines = parameters_;
-  lines.panel_tokens = std::numeric_limits<int64_t>::max();
+  lines.panel_tokens = kManyTokens;
   std::vector<ActivationUse> uses;
   for (const Format format : {gate[0].format, up[0].format}) {
     uses.push_back({format, lines});

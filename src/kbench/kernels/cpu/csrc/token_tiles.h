@@ -17,7 +17,7 @@ inline void store_rows(const float* values, const float* bias, int64_t rows, flo
   if (rows == kTileRows && bias == nullptr) {
     std::memcpy(y, values, sizeof(float) * kTileRows);
   } else if (rows == kTileRows) {  // the usual case on its own: a loop of constant length becomes two or four vectors
-    for (int64_t row = 0; row < kTileRows; ++row) y[row] = values[row] + (bias == nullptr ? 0.0f : bias[row]);
+    for (int64_t row = 0; row < kTileRows; ++row) y[row] = values[row] + bias[row];
   } else {
     for (int64_t row = 0; row < rows; ++row) y[row] = values[row] + (bias == nullptr ? 0.0f : bias[row]);
   }

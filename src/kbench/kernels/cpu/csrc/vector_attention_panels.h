@@ -151,7 +151,7 @@ inline void weigh_panel(const float* weights, const float* values, int64_t n, fl
 }
 
 // The first of the positions from `begin` on that row `row` sees, or a later row: an index.
-inline int64_t first_seen(const AttentionBlock& b, int64_t row, int64_t begin) {
+inline int64_t first_index(const AttentionBlock& b, int64_t row, int64_t begin) {
   return b.low != nullptr && b.low[row] > begin ? b.low[row] - begin : 0;
 }
 
@@ -165,7 +165,7 @@ struct WeighTiles {
   template <int kRows>
   void call(int64_t row) const {
     // The tile's last row sees the farthest, its first row the earliest.
-    const int64_t seen = b.high[row + kRows - 1] - begin, from = first_seen(b, row, begin);
+    const int64_t seen = b.high[row + kRows - 1] - begin, from = first_index(b, row, begin);
     const int64_t count = (seen < n ? seen : n) - from;
     const float* w = weights + from * kAttentionRows + row;
     const float* v = values + from * kPanelStride;
@@ -207,7 +207,7 @@ void score_unit(const AttentionBlock& b, int64_t begin, int64_t n, const Panels&
     widen<kType>(b.k + begin * b.k_stride, b.k_stride, n, first, width, keys);
     for (int64_t row = 0; row < b.rows; row += 2 * kWidth) {
       const int64_t end = row + 2 * kWidth < b.rows ? row + 2 * kWidth : b.rows;
-      const int64_t seen = b.high[end - 1] - begin, from = first_seen(b, row, begin);
+      const int64_t seen = b.high[end - 1] - begin, from = first_index(b, row, begin);
       const ScoreTile tile{p.queries + row * b.d_k + first * kWidth, b.d_k * kWidth, keys, width, p.scores + row,
                            first == 0};
       // Whole tiles only: a unit is a multiple of them, and scores outside of what is seen are not looked at.
@@ -227,11 +227,11 @@ inline void weigh_softmax(const AttentionBlock& b, int64_t begin, int64_t n, con
   for (int64_t row = 0; row < b.rows; row += kWidth) {
     const int64_t end = row + kWidth < b.rows ? row + kWidth : b.rows;
     const int64_t most = b.high[end - 1] - begin, count = most < n ? most : n;
-    const bool hidden = first_seen(b, end - 1, begin) > 0;
+    const bool hidden = first_index(b, end - 1, begin) > 0;
     float* scores = p.scores + row;
     if (count > 0) {
       for (int64_t r = row; r < row + kWidth; ++r) {
-        const int64_t last = r < end ? r : end - 1, seen = b.high[last] - begin, from = first_seen(b, last, begin);
+        const int64_t last = r < end ? r : end - 1, seen = b.high[last] - begin, from = first_index(b, last, begin);
         p.seen[r] = static_cast<float>(seen < 0 ? 0 : seen < n ? seen : n);
         p.unseen[r] = static_cast<float>(1 - (from < n ? from : n));
       }

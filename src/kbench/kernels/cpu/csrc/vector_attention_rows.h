@@ -236,7 +236,7 @@ void attend_rows(const AttentionBlock& b) {
     each_tile<4>(0, b.rows, DotTiles<kType>{b, begin, n, scores});
     for (int64_t r = 0; r < b.rows; ++r) {
       const int64_t seen = b.high[r] - begin;
-      softmax_row(scores + r * kRowUnit, first_seen(b, r, begin), seen < n ? seen : n, b.max + r, b.sum + r,
+      softmax_row(scores + r * kRowUnit, first_index(b, r, begin), seen < n ? seen : n, b.max + r, b.sum + r,
                   b.out + r * b.d_v, b.d_v);
     }
     if (kType == CacheType::q8_0) scale_weights(b, begin, n, scores, scaled);

@@ -25,9 +25,12 @@ namespace {
 // A prefetch past the end is harmless: it never faults.
 inline void prefetch(const uint8_t* line) { __builtin_prefetch(line); }
 
-// Scales that lie in a plane of their own behind a tile's quants are asked for a whole tile ahead: `ahead` of them lie
-// other weights, and a tile's first scale would be waited for.
-constexpr int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+// How far ahead scales are asked for that lie in a plane of their own, behind the quants of `blocks` steps: a whole
+// tile, to where the next tile's are. `ahead` of them lie other weights, and a tile's first scale would be waited for.
+// Where nothing is asked for ahead, they are not either.
+constexpr int64_t scales_ahead(int64_t ahead, int64_t blocks, int64_t quants_bytes, int64_t scales_bytes) {
+  return ahead > 0 ? blocks * quants_bytes + whole_lines(blocks * scales_bytes) : 0;
+}
 
 // The nibbles of line u hold quads u and 4 + u.
 struct NibbleParts {

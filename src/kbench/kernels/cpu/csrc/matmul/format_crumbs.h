@@ -87,7 +87,7 @@ struct Q3_K {
   const uint8_t* scales;
   const uint8_t* quants;
   const uint8_t* d;
-  int64_t ahead, tile_bytes;
+  int64_t ahead, to_scales;
   typename R::Float d_row[kTileRows / R::kRows];
 
   Q3_K(const uint8_t* tile, int64_t k, int64_t block, int reg, int64_t ahead)
@@ -95,10 +95,10 @@ struct Q3_K {
         quants(tile + block / 8 * kQ3_KBytes + kQ3_KQuants + reg * 4 * R::kRows),
         d(tile + k / kSuperBlock * kQ3_KBytes + block / 8 * kHalvesBytes + reg * 2 * R::kRows),
         ahead(ahead),
-        tile_bytes(whole_lines(k / kSuperBlock * (kQ3_KBytes + kHalvesBytes))) {}
+        to_scales(scales_ahead(ahead, k / kSuperBlock, kQ3_KBytes, kHalvesBytes)) {}
   template <int H>
   void begin() {
-    prefetch(d + tile_bytes);
+    prefetch(d + to_scales);
     for (int h = 0; h < H; ++h) d_row[h] = R::halves(d + h * 2 * R::kRows);
   }
   typename R::Float step(int h) const { return d_row[h]; }

@@ -11,16 +11,16 @@ struct Q4_0 : NibbleParts {
   static constexpr bool kSigned = false, kMinimum = false, kIntegerScales = false;
   const uint8_t* quants;
   const uint8_t* d;
-  int64_t ahead, tile_bytes;
+  int64_t ahead, to_scales;
 
   Q4_0(const uint8_t* tile, int64_t k, int64_t block, int reg, int64_t ahead)
       : quants(tile + block * kNibbleBlockBytes + reg * 4 * R::kRows),
         d(tile + k / kBlock * kNibbleBlockBytes + block * kHalvesBytes + reg * 2 * R::kRows),
         ahead(ahead),
-        tile_bytes(whole_lines(k / kBlock * (kNibbleBlockBytes + kHalvesBytes))) {}
+        to_scales(scales_ahead(ahead, k / kBlock, kNibbleBlockBytes, kHalvesBytes)) {}
   template <int H>
   void begin() {
-    prefetch(d + tile_bytes);
+    prefetch(d + to_scales);
   }
   typename R::Float scale(int, int, int h) const { return R::halves(d + h * 2 * R::kRows); }
   void unpack(int, int unit, int h, typename R::Int* w) const {

@@ -13,7 +13,7 @@ struct Q6_K {
   const uint8_t* scales;
   const uint8_t* quants;
   const uint8_t* d;
-  int64_t ahead, tile_bytes;
+  int64_t ahead, to_scales;
   typename R::Float d_row[kTileRows / R::kRows];
 
   Q6_K(const uint8_t* tile, int64_t k, int64_t block, int reg, int64_t ahead)
@@ -21,10 +21,10 @@ struct Q6_K {
         quants(tile + block / 8 * kQ6_KBytes + kQ6_KQuants + reg * 4 * R::kRows),
         d(tile + k / kSuperBlock * kQ6_KBytes + block / 8 * kHalvesBytes + reg * 2 * R::kRows),
         ahead(ahead),
-        tile_bytes(whole_lines(k / kSuperBlock * (kQ6_KBytes + kHalvesBytes))) {}
+        to_scales(scales_ahead(ahead, k / kSuperBlock, kQ6_KBytes, kHalvesBytes)) {}
   template <int H>
   void begin() {
-    prefetch(d + tile_bytes);
+    prefetch(d + to_scales);
     for (int h = 0; h < H; ++h) d_row[h] = R::halves(d + h * 2 * R::kRows);
   }
   typename R::Float step(int h) const { return d_row[h]; }

@@ -18,17 +18,17 @@ struct IQ4_NL : NibbleParts {
   static constexpr bool kSigned = true, kMinimum = false, kIntegerScales = false;
   const uint8_t* quants;
   const uint8_t* d;
-  int64_t ahead, tile_bytes;
+  int64_t ahead, to_scales;
   typename R::Int values = R::table(kIq4Values);
 
   IQ4_NL(const uint8_t* tile, int64_t k, int64_t block, int reg, int64_t ahead)
       : quants(tile + block * kNibbleBlockBytes + reg * 4 * R::kRows),
         d(tile + k / kBlock * kNibbleBlockBytes + block * kHalvesBytes + reg * 2 * R::kRows),
         ahead(ahead),
-        tile_bytes(whole_lines(k / kBlock * (kNibbleBlockBytes + kHalvesBytes))) {}
+        to_scales(scales_ahead(ahead, k / kBlock, kNibbleBlockBytes, kHalvesBytes)) {}
   template <int H>
   void begin() {
-    prefetch(d + tile_bytes);
+    prefetch(d + to_scales);
   }
   typename R::Float scale(int, int, int h) const { return R::halves(d + h * 2 * R::kRows); }
   void unpack(int, int unit, int h, typename R::Int* w) const {
@@ -49,7 +49,7 @@ struct IQ4_XS : NibbleParts {
   const uint8_t* scales;
   const uint8_t* quants;
   const uint8_t* d;
-  int64_t ahead, tile_bytes;
+  int64_t ahead, to_scales;
   typename R::Int values = R::table(kIq4Values);
   typename R::Float d_row[kTileRows / R::kRows];
 
@@ -58,10 +58,10 @@ struct IQ4_XS : NibbleParts {
         quants(tile + block / 8 * kIQ4_XSBytes + kIQ4_XSQuants + reg * 4 * R::kRows),
         d(tile + k / kSuperBlock * kIQ4_XSBytes + block / 8 * kHalvesBytes + reg * 2 * R::kRows),
         ahead(ahead),
-        tile_bytes(whole_lines(k / kSuperBlock * (kIQ4_XSBytes + kHalvesBytes))) {}
+        to_scales(scales_ahead(ahead, k / kSuperBlock, kIQ4_XSBytes, kHalvesBytes)) {}
   template <int H>
   void begin() {
-    prefetch(d + tile_bytes);
+    prefetch(d + to_scales);
     for (int h = 0; h < H; ++h) d_row[h] = R::halves(d + h * 2 * R::kRows);
   }
   typename R::Float scale(int b, int, int h) const {
@@ -86,17 +86,17 @@ struct MXFP4 : NibbleParts {
   static constexpr bool kSigned = false, kMinimum = false, kIntegerScales = false;
   const uint8_t* quants;
   const uint8_t* e;
-  int64_t ahead, tile_bytes;
+  int64_t ahead, to_scales;
   typename R::Int values = R::add_bytes(R::table(kMxfp4Values), R::bytes(kZero));
 
   MXFP4(const uint8_t* tile, int64_t k, int64_t block, int reg, int64_t ahead)
       : quants(tile + block * kNibbleBlockBytes + reg * 4 * R::kRows),
         e(tile + k / kBlock * kNibbleBlockBytes + block * kExponentsBytes + reg * R::kRows),
         ahead(ahead),
-        tile_bytes(whole_lines(k / kBlock * (kNibbleBlockBytes + kExponentsBytes))) {}
+        to_scales(scales_ahead(ahead, k / kBlock, kNibbleBlockBytes, kExponentsBytes)) {}
   template <int H>
   void begin() {
-    prefetch(e + tile_bytes);
+    prefetch(e + to_scales);
   }
   typename R::Float scale(int, int, int h) const { return R::exponents(e + h * R::kRows); }
   void unpack(int, int unit, int h, typename R::Int* w) const {

@@ -278,7 +278,8 @@ inline void multiply_panels_with(const PanelKernel& kernel, const PanelFormat& f
   // A range does not depend on the tokens, which may be a thread's share: the order of sums would. Ranges are whole
   // super-blocks, about equally many, and a chunk holds at least one token of one.
   const int64_t wanted = p.chunk_bytes / (4 * dwords) / planes, super = kSuperBlock / kBlock;
-  const int64_t most_blocks = clamp_to(wanted / all_blocks >= kLeastChunkRows ? all_blocks : wanted / kRangeRows, super,
+  const int64_t all = (all_blocks + super - 1) / super * super;  // whole rows, where a chunk holds enough of them
+  const int64_t most_blocks = clamp_to(wanted / all_blocks >= kLeastChunkRows ? all : wanted / kRangeRows, super,
                                        kMostChunkBytes / (planes * 4 * dwords)) / super * super;
   const int64_t ranges = (all_blocks + most_blocks - 1) / most_blocks;
   const int64_t most_range = (all_blocks + ranges * super - 1) / (ranges * super) * super;
