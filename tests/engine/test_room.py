@@ -12,7 +12,7 @@ from tiny_models import make_tiny
 from kbench.core import CPU, Device, OverBudget, Phase, Placement
 from kbench.engine import Session, load_model, loader, planned_needs, room
 from kbench.engine.weights import WeightStore
-from kbench.model import build_tree, describe_gguf, kv_bytes_per_token, open_gguf, synthesize
+from kbench.model import build_tree, describe_gguf, embedded, kv_bytes_per_token, open_gguf, synthesize
 from kbench.rules import load_rules
 
 GPU, GPU1 = Device("cuda", 0), Device("cuda", 1)
@@ -107,3 +107,13 @@ def test_programs_that_a_conversation_can_come_to_need(path: Path) -> None:
     every = room.programs(model, 9000, 256, threshold=1000)
     assert [(one.tokens, one.swaps) for one in every] == [(1, False), (256, False), (64, False), (4096, True)]
     assert not any(one.swaps for one in room.programs(model, 1000, 256, threshold=1000))
+    # In a ring a prompt can be longer than the context.
+    assert any(one.swaps for one in room.programs(model, 1000, 256, threshold=1000, overflow="ring"))
+
+
+def test_layers_with_a_state_instead_of_a_cache_are_counted_as_such() -> None:
+    model, context = embedded("qwen3-next"), 4096
+    lines = planned_needs(model, {}, context, "f16", 256)[CPU]
+    states = model.n_layers - sum(map(model.attends, range(model.n_layers)))
+    a_state = 4 * (32 * 128 * 128 + 3 * 8192)
+    assert lines["cache for 4096 tokens"] == context * kv_bytes_per_token(model, "f16") + states * a_state

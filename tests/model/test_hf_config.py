@@ -119,6 +119,10 @@ def test_groups_of_experts(kind: str, tmp_path: Path) -> None:
         ("llama", {"hidden_size": None}, CorruptFile, "hidden_size"),
         ("llama", {"hidden_size": "256"}, CorruptFile, "found '256'"),
         ("llama", {"num_hidden_layers": 2**40}, CorruptFile, "num_hidden_layers"),
+        ("llama", {"num_hidden_layers": 2**30}, CorruptFile, "at most 1000"),  # each would be described
+        ("llama", {"rms_norm_eps": 10**400}, CorruptFile, "rms_norm_eps"),
+        ("glm4_moe", {"rope_parameters": {"partial_rotary_factor": 1e308}}, CorruptFile, "partial_rotary_factor"),
+        ("deepseek_v3", {"qk_rope_head_dim": 3}, CorruptFile, "an even number"),
         ("llama", {"num_key_value_heads": 3}, CorruptFile, "a divisor of the 4 heads"),
         ("llama", {"rms_norm_eps": float("nan")}, CorruptFile, "rms_norm_eps"),
         ("llama", {"rope_parameters": [1]}, CorruptFile, "rope_parameters"),

@@ -93,7 +93,10 @@ def register(app: typer.Typer) -> None:
 
         if len(texts) > 1:
             prompts = [ids_of(text) for text in texts]
-            answers = generate_batch(session, prompts, params, max_tokens, stop=stop or (), ignore_eos=ignore_eos)
+            done = None if as_json else _print_answer
+            answers = generate_batch(
+                session, prompts, params, max_tokens, stop=stop or (), ignore_eos=ignore_eos, done=done
+            )
             _print_batch(session, texts, answers, model, as_json)
             return
         ids = ids_of(texts[0])
@@ -146,13 +149,16 @@ def _fields(model: str, session: Session, result: Generation, seconds: list[floa
     }
 
 
+def _print_answer(number: int, answer: Generation) -> None:
+    """When it is complete: others may take long, or be interrupted."""
+    print(f"[{number + 1}] {shown(answer.text) if sys.stdout.isatty() else answer.text}", flush=True)
+
+
 def _print_batch(
     session: Session, texts: Sequence[str], answers: Sequence[Generation], model: str, as_json: bool
 ) -> None:
     timings = session.timings
     if not as_json:
-        for number, answer in enumerate(answers, 1):
-            print(f"[{number}] {shown(answer.text) if sys.stdout.isatty() else answer.text}")
         speeds = f"decode {timings.decode_tokens} tokens, {timings.decode_tokens_per_s:.1f} tokens/s of all together"
         print(f"prefill {timings.prefill_tokens} tokens, {timings.prefill_tokens_per_s:.1f} tokens/s · {speeds}",
               *opt.device_lines(session), sep="\n", file=sys.stderr)  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ from kbench.core import Device, Phase, Placement, UserError, did_you_mean, forma
 from .output import plural, print_json, shown, shown_lines, stdout_console
 
 if TYPE_CHECKING:
-    from kbench.core import Assignment, Module
+    from kbench.core import Module
+    from kbench.model import ModelDescriptor
     from kbench.rules import Finding, Row, RuleSet
 
 _RULES = typer.Argument(help="The rule file (YAML).")
@@ -57,6 +59,7 @@ def check(
     Example: kbench rules check my.yaml --model deepseek-v2-chat --strict --vram 24G --dram 136G --context 8192
     """
     from kbench.kernels import block_errors
+    from kbench.model import build_tree, load_descriptor, operator_errors
     from kbench.rules import Severity, read_rules
     from kbench.rules import check as check_rules
 
@@ -66,8 +69,9 @@ def check(
     if not model and counted:
         raise UserError("a budget without a model", where="--vram, --dram, --context", todo="add --model")
     budgets = _budgets(vram, dram)
-    tree = _tree(model) if model else None
-    memory = _memory(rules, model, context, kv) if model and counted else {}
+    descriptor = load_descriptor(model)[0] if model else None
+    tree = build_tree(descriptor) if descriptor else None
+    memory = _memory(rules, descriptor, tree, context, kv) if descriptor and tree and counted else {}
     findings = check_rules(
         rules,
         tree,
@@ -77,7 +81,7 @@ def check(
         check_block=block_errors,
         budgets=budgets,
         besides=memory,
-        cannot_replace=_operator_errors(model) if model else None,
+        cannot_replace=functools.partial(operator_errors, descriptor) if descriptor else None,
     )
     counts = {str(severity): sum(found.severity is severity for found in findings) for severity in Severity}
     if json:
@@ -104,20 +108,13 @@ def _budgets(vram: str | None, dram: str | None) -> dict[Device, int]:
     return budgets | ({Device("cpu", 0, host): parse_size(dram, "--dram") for host in hosts} if dram else {})
 
 
-def _operator_errors(model: str) -> Callable[[Assignment], list[UserError]]:
-    from kbench.model import load_descriptor, operator_errors
-
-    return lambda assignment: operator_errors(load_descriptor(model)[0], assignment)
-
-
-def _memory(rules: RuleSet, model: str, context: int | None, kv: str) -> dict[Device, dict[str, int]]:
+def _memory(
+    rules: RuleSet, descriptor: ModelDescriptor, tree: Module, context: int | None, kv: str
+) -> dict[Device, dict[str, int]]:
     """What each device holds under ``rules``; nothing where they have errors that keep modules from being placed."""
     from kbench.engine import DEFAULT_CHUNK, DEFAULT_CONTEXT, planned_needs
-    from kbench.model import build_tree, load_descriptor
     from kbench.rules import assign, memory_by_device
 
-    descriptor = load_descriptor(model)[0]
-    tree = build_tree(descriptor)
     try:
         placements = assign(rules, tree)
     except UserError:  # check tells

@@ -61,24 +61,27 @@ def generate_batch(
         if done is not None:
             done(number, answers[number].out)
 
-    while waiting or running:
-        while waiting and free:
-            number, answer = waiting.popleft()
-            sequence, started = free.pop(), time.perf_counter()
-            logits = session.prefill(prompts[number], sequence)
-            answer.out.prefill_seconds = time.perf_counter() - started
-            if answer.ended:  # no tokens are wanted
-                finish(number, sequence)
-            else:
-                took(number, sequence, logits)
-        if not running:
-            continue
-        step = list(running.items())
-        started = time.perf_counter()
-        rows = session.decode_batch([token for _, (_, token) in step], [sequence for sequence, _ in step])
-        seconds = time.perf_counter() - started
-        for (sequence, (number, _)), row in zip(step, rows, strict=True):
-            out = answers[number].out
-            out.decode_tokens, out.decode_seconds = out.decode_tokens + 1, out.decode_seconds + seconds
-            took(number, sequence, row)
+    try:
+        while waiting or running:
+            while waiting and free:
+                number, answer = waiting.popleft()
+                sequence, started = free.pop(), time.perf_counter()
+                logits = session.prefill(prompts[number], sequence)
+                answer.out.prefill_seconds = time.perf_counter() - started
+                if answer.ended:  # no tokens are wanted
+                    finish(number, sequence)
+                else:
+                    took(number, sequence, logits)
+            if not running:
+                continue
+            step = list(running.items())
+            started = time.perf_counter()
+            rows = session.decode_batch([token for _, (_, token) in step], [sequence for sequence, _ in step])
+            seconds = time.perf_counter() - started
+            for (sequence, (number, _)), row in zip(step, rows, strict=True):
+                out = answers[number].out
+                out.decode_tokens, out.decode_seconds = out.decode_tokens + 1, out.decode_seconds + seconds
+                took(number, sequence, row)
+    finally:
+        session.reset()  # the sequences are the caller's again, and their memory the system's
     return [answer.out for answer in answers]

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from kbench.core import UserError, kv_bytes
+from kbench.core import UserError
 from kbench.kernels import Cache, Spans, Stored, empty_rows, first_seen
-from kbench.model import ModelDescriptor
+from kbench.model import ModelDescriptor, layer_kv_bytes, layer_state_bytes
 
 STOP, RING = "stop", "ring"
 OVERFLOWS = (STOP, RING)
@@ -37,8 +37,7 @@ class CacheShape:
 
     def window(self, model: ModelDescriptor, layer: int) -> int:
         """Tokens that one sees in a layer at the most, itself included; 0: all."""
-        own = model.layer_window(layer)
-        return min(own or self.context, self.context) if self.overflow == RING else own
+        return model.layer_window(layer, self.context if self.overflow == RING else 0)
 
     def slots(self, model: ModelDescriptor, layer: int) -> int:
         """Tokens that a layer keeps of a sequence. A step writes its tokens before they are looked at: the first of
@@ -55,8 +54,9 @@ class CacheShape:
 
     def layer_bytes(self, model: ModelDescriptor, layer: int, kv: str) -> tuple[int, int]:
         """Bytes of a layer's cache: for each token of context, and besides."""
-        vectors = 1 if model.mla is not None else 2 * model.kv_heads
-        token = self.sequences * vectors * kv_bytes(kv, *model.cached_widths)
+        if not model.attends(layer):
+            return 0, self.sequences * layer_state_bytes(model)
+        token = self.sequences * layer_kv_bytes(model, kv)
         slots = self.slots(model, layer)
         return (token, (slots - self.context) * token) if slots >= self.context else (0, slots * token)
 

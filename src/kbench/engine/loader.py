@@ -176,7 +176,7 @@ def _load(
     choice = Choice(devices)
     plans = [
         (program, lowered(program.phase, program.tokens, "last", assignment if program.swaps else resident))
-        for program in programs(descriptor, context, chunk, threshold, sequences)
+        for program in programs(descriptor, context, chunk, threshold, sequences, options.overflow)
     ]
     store = WeightStore(gguf, devices) if weights is None else weights
     if store.devices != devices:

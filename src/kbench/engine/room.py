@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kbench.core import AUTO, CPU, Assignment, Device, OpCall, OverBudget, Phase, Placement, format_bytes
 from kbench.model import ModelDescriptor, absorbing_is_faster, lower, plan_arena
 
-from .kv_cache import STOP, CacheShape
+from .kv_cache import RING, STOP, CacheShape
 from .layerwise import by_layer
 from .memory import available_bytes, device_bytes
 from .placed_caches import attention_devices
@@ -35,7 +35,12 @@ class Program:
 
 
 def programs(
-    descriptor: ModelDescriptor, context: int, chunk: int, threshold: int = 0, sequences: int = 1
+    descriptor: ModelDescriptor,
+    context: int,
+    chunk: int,
+    threshold: int = 0,
+    sequences: int = 1,
+    overflow: str = STOP,
 ) -> list[Program]:
     """Those that a conversation can come to need, later ones too: prefill of a few tokens behind a long past where
     latent attention absorbs them, layer-wise prefill of prompts over ``threshold`` (0: never), and decode of one token
@@ -43,7 +48,7 @@ def programs(
     found = [Program(Phase.DECODE, 1), Program(Phase.PREFILL, chunk)]
     if descriptor.mla is not None and absorbing_is_faster(descriptor.mla, 1, context):
         found.append(Program(Phase.PREFILL, min(FEW_TOKENS, chunk)))
-    if 0 < threshold < context:
+    if _prefills_by_layers(threshold, context, overflow):
         found.append(Program(Phase.PREFILL, min(LAYERWISE_CHUNK, context), swaps=True))
     if sequences > 1:
         found.append(Program(Phase.DECODE, sequences))
@@ -52,8 +57,14 @@ def programs(
 
 def cache_shape(context: int, chunk: int, threshold: int = 0, overflow: str = STOP, sequences: int = 1) -> CacheShape:
     """What a session keeps that steps ``chunk`` tokens, or with layer-wise prefill more."""
-    step = max(chunk, min(LAYERWISE_CHUNK, context)) if 0 < threshold < context else chunk
+    by_layers = _prefills_by_layers(threshold, context, overflow)
+    step = max(chunk, min(LAYERWISE_CHUNK, context)) if by_layers else chunk
     return CacheShape(context, step, overflow, sequences)
+
+
+def _prefills_by_layers(threshold: int, context: int, overflow: str) -> bool:
+    """Whether a prompt can be longer than ``threshold``: in a ring it can be longer than the context, too."""
+    return threshold > 0 and (overflow == RING or threshold < context)
 
 
 def prefilled_as_decoded(assignment: Assignment) -> dict[str, Placement]:

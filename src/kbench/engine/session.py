@@ -207,7 +207,8 @@ class Session:
         ids = self._checked(tokens, sequence)
         started = time.perf_counter()
         long = self._layerwise is not None and len(ids) > self._layerwise[0]
-        most = LAYERWISE_CHUNK if long else self.chunk
+        # What a step may take is what the cache has slots for.
+        most = min(LAYERWISE_CHUNK, self.cache.shape.step) if long else self.chunk
         for begin in range(0, len(ids), most):
             part = ids[begin : begin + most]
             if long and self._layerwise is not None:

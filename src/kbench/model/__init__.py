@@ -14,6 +14,8 @@ from .footprint import (
     footprint,
     group_calls,
     kv_bytes_per_token,
+    layer_kv_bytes,
+    layer_state_bytes,
     tensor_classes,
     total_work,
 )
@@ -28,8 +30,7 @@ from .tree import build_tree
 __all__ = [
     "ARCHITECTURES", "DEFAULT_QUANT", "Architecture", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile",
     "GgufTensor", "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe", "absorbing_is_faster", "architecture",
-    "boundary",
-    "build_tree", "describe_gguf", "embedded", "embedded_names", "first_layers", "footprint", "group_calls",
-    "kv_bytes_per_token", "load_descriptor", "lower", "open_gguf", "operator_errors", "plan_arena", "synthesize",
-    "tensor_classes", "total_work", "with_quant",
+    "boundary", "build_tree", "describe_gguf", "embedded", "embedded_names", "first_layers", "footprint",
+    "group_calls", "kv_bytes_per_token", "layer_kv_bytes", "layer_state_bytes", "load_descriptor", "lower",
+    "open_gguf", "operator_errors", "plan_arena", "synthesize", "tensor_classes", "total_work", "with_quant",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
@@ -23,17 +23,17 @@ class CheckedValues(ABC):
         """Whether there is any of ``keys``."""
         return any(self.find(key) is not None for key in keys)
 
-    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """From ``least`` up to 2^31."""
+    def integer(self, key: str, default: int | None = None, *, least: int = 1, most: int = (1 << 31) - 1) -> int:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
-            self.fail(key, f"found {value!r:.80}", f"an integer of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            accepted = f"an integer of at least {least}" + (f", at most {most}" if most < (1 << 31) - 1 else "")
+            self.fail(key, f"found {value!r:.80}", accepted)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive, finite number."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
             self.fail(key, f"found {value!r:.80}", "a positive number")
         return float(value)
 

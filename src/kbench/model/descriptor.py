@@ -148,9 +148,11 @@ class ModelDescriptor:
         """Whether ``layer`` attends to a cache of all tokens, and not by a state of fixed size."""
         return self.delta is None or (layer + 1) % self.delta.interval == 0
 
-    def layer_window(self, layer: int) -> int:
-        """How many tokens ``layer`` attends to; 0: all."""
-        return self.window if self.window and (layer + 1) % self.full_every else 0
+    def layer_window(self, layer: int, ring: int = 0) -> int:
+        """How many tokens one sees in ``layer`` at the most, itself included; 0: all. ``ring``: the most that any layer
+        sees, because the oldest leave; 0: none do."""
+        own = self.window if self.window and (layer + 1) % self.full_every else 0
+        return min(own or ring, ring) if ring else own
 
     def has_experts(self, layer: int) -> bool:
         return self.moe is not None and layer >= self.moe.first_dense

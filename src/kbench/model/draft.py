@@ -37,8 +37,7 @@ class Draft:
 
     def window(self, layer: int) -> int:
         """Tokens that one sees in a layer at the most, itself included; 0: all."""
-        own = self.model.layer_window(layer)
-        return min(own or self.context, self.context) if self.ring else own
+        return self.model.layer_window(layer, self.context if self.ring else 0)
 
     def present(self, *names: str) -> tuple[str, ...]:
         """Those of ``names`` that are tensors of the model."""

@@ -11,6 +11,7 @@ from kbench.core import OPS, PLANNED, Module, OpCall, Phase, TensorInfo, Work, k
 
 from .descriptor import ModelDescriptor
 from .lower import lower
+from .lower_delta import delta_problem
 from .tensor_kind import KINDS
 from .tree import build_tree
 
@@ -87,9 +88,19 @@ class Footprint:
 
 def kv_bytes_per_token(descriptor: ModelDescriptor, kv: str = "f16") -> int:
     """Bytes that the cache of all layers grows by with each token."""
-    vectors = 1 if descriptor.mla is not None else 2 * descriptor.kv_heads
     layers = sum(descriptor.attends(layer) for layer in range(descriptor.n_layers))
-    return layers * vectors * kv_bytes(kv, *descriptor.cached_widths)
+    return layers * layer_kv_bytes(descriptor, kv)
+
+
+def layer_kv_bytes(descriptor: ModelDescriptor, kv: str) -> int:
+    """Bytes that the cache of a layer that attends keeps of a token."""
+    vectors = 1 if descriptor.mla is not None else 2 * descriptor.kv_heads
+    return vectors * kv_bytes(kv, *descriptor.cached_widths)
+
+
+def layer_state_bytes(descriptor: ModelDescriptor) -> int:
+    """Bytes that a layer which does not attend keeps of a sequence, however long that is."""
+    return 0 if descriptor.delta is None else int(work(delta_problem(descriptor.delta, 1)).resident_bytes)
 
 
 def footprint(

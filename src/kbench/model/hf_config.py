@@ -17,6 +17,9 @@ MODEL_TYPES = {
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next", "glm4_moe": "glm4moe",
     "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "kimi_k2": "deepseek2",
 }  # fmt: skip
+# Every layer has tensors of its own, which are listed: a number without bound would take all memory. Published models
+# have up to 126.
+MOST_LAYERS = 1000
 # Scalings of positions. Those of Llama 3.1 are divisors of frequencies in a tensor of their own: no scaling to a call.
 _SCALINGS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "none"}
 
@@ -60,7 +63,7 @@ def read_config(path: Path) -> ModelDescriptor:
         name="".join(c for c in folder if c.isprintable()) or kind,
         architecture=entry.name,
         quant="",
-        n_layers=config.integer("num_hidden_layers"),
+        n_layers=_layers(config),
         d=config.integer("hidden_size"),
         vocab=config.integer("vocab_size"),
         heads=heads,
@@ -69,11 +72,21 @@ def read_config(path: Path) -> ModelDescriptor:
         context_length=config.integer("max_position_embeddings"),
         rope=_rope(config, entry, shape["head_dim"]),
         tied=config.flag("tie_word_embeddings", False),
-        # Files of DeepSeek-V3 leave its layer that drafts out.
-        draft_layers=config.integer("num_nextn_predict_layers", 0, least=0) if entry.name == "glm4moe" else 0,
+        draft_layers=_draft_layers(config, entry),
         moe=_moe(config, entry, kind),
         **shape,
     )
+
+
+def _layers(config: ConfigJson) -> int:
+    return config.integer("num_hidden_layers", most=MOST_LAYERS)
+
+
+def _draft_layers(config: ConfigJson, entry: Architecture) -> int:
+    """Files of DeepSeek-V3 leave its layer that drafts out."""
+    if entry.name != "glm4moe":
+        return 0
+    return config.integer("num_nextn_predict_layers", 0, least=0, most=MOST_LAYERS)
 
 
 def _heads(config: ConfigJson, entry: Architecture, heads: int) -> dict[str, Any]:
@@ -89,7 +102,7 @@ def _heads(config: ConfigJson, entry: Architecture, heads: int) -> dict[str, Any
         if place.has("partial_rotary_factor"):
             part = place.number("partial_rotary_factor")
             break
-    rotary = int(head_dim * part)
+    rotary = int(head_dim * min(part, 2.0))  # beyond 1 it is refused
     if not 0 < rotary <= head_dim or rotary % 2 or (rotary < head_dim and not entry.partial_rope):
         config.fail("partial_rotary_factor", f"found {part:g} of {head_dim} elements", "an even number of them")
     bias, norm = entry.attention_bias, entry.qk_norm
@@ -105,10 +118,13 @@ def _heads(config: ConfigJson, entry: Architecture, heads: int) -> dict[str, Any
 
 
 def _mla(config: ConfigJson) -> Mla:
+    rope = config.integer("qk_rope_head_dim")
+    if rope % 2:
+        config.fail("qk_rope_head_dim", f"found {rope}", "an even number")
     return Mla(
         q_lora=config.integer("q_lora_rank", 0, least=0),
         kv_lora=config.integer("kv_lora_rank"),
-        rope=config.integer("qk_rope_head_dim"),
+        rope=rope,
         nope=config.integer("qk_nope_head_dim"),
         v=config.integer("v_head_dim"),
     )
@@ -183,7 +199,7 @@ def _refuse_variants(config: ConfigJson, entry: Architecture) -> None:
     windowed = config.integer("sliding_window", 0, least=0) > 0 and config.flag("use_sliding_window", True)
     if windowed and not entry.full_every:
         refuse("sliding_window", "attention to a window", "no window")
-    layers = config.integer("num_hidden_layers")
+    layers = _layers(config)
     kinds = config.list("layer_types")
     if entry.full_every and kinds:
         expected = [f"{'sliding' if (i + 1) % entry.full_every else 'full'}_attention" for i in range(layers)]

@@ -25,7 +25,8 @@ def load_descriptor(model: str, quant: str | None = None) -> tuple[ModelDescript
             (CorruptFile, Unsupported: a file that cannot be used).
     """
     path = Path(model)
-    if path.suffix.lower() != ".gguf" and not path.is_file() and is_embedded(model):
+    on_disk = path.is_file() or (path / _CONFIG).is_file()
+    if path.suffix.lower() != ".gguf" and not on_disk and is_embedded(model):
         return embedded(model, quant or DEFAULT_QUANT), None
     accepted = "a .gguf file, a config.json, or one of " + ", ".join(embedded_names())
     if path.is_dir():

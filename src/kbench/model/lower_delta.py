@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kbench.core import Problem, Value
 
+from .descriptor import Delta
 from .draft import Draft
 
 
@@ -22,17 +23,21 @@ def lower_delta(draft: Draft, index: int, x: str) -> str:
         stems = (("qkv", f"{block}.attn_qkv"), ("z", f"{block}.attn_gate"))
         made = [draft.linear(f"{module}.in_proj_qkvz", x, stem, out=f"{module}.{part}") for part, stem in stems]
     steps = draft.linear(f"{module}.in_proj_ba", x, f"{block}.ssm_ba")
-    problem = Problem.make(
+    problem = delta_problem(a, draft.tokens)
+    attended = draft.emit(problem, module, (*made, steps), (Value(module, a.values),), attrs={"layer": index})
+    return draft.linear(f"{module}.out_proj", attended, f"{block}.ssm_out")
+
+
+def delta_problem(a: Delta, tokens: int) -> Problem:
+    return Problem.make(
         "delta_rule",
         key_heads=a.key_heads,
         key_dim=a.key_dim,
         value_heads=a.value_heads,
         value_dim=a.value_dim,
         conv=a.conv,
-        tokens=draft.tokens,
+        tokens=tokens,
     )
-    attended = draft.emit(problem, module, (*made, steps), (Value(module, a.values),), attrs={"layer": index})
-    return draft.linear(f"{module}.out_proj", attended, f"{block}.ssm_out")
 
 
 def gate_attention(draft: Draft, index: int, attended: str, q: str) -> str:
