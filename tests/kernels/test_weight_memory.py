@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import random
-from pathlib import Path
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,6 @@ import pytest
 from kbench.kernels import pack
 
 K = 256
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_matrices_keep_their_rows_while_others_come_and_go() -> None:
@@ -36,16 +31,30 @@ def test_matrices_keep_their_rows_while_others_come_and_go() -> None:
         np.testing.assert_array_equal(matrix.unpack_rows(np.asarray([0, matrix.n - 1], np.int32)), ends)
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux how much memory is in use")
+# In a process of its own: what other tests leave behind comes and goes while this one counts.
+_COUNT = """
+import os
+import numpy as np
+from kbench.kernels import pack
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+stored = np.zeros(1 << 20, np.uint8)
+pack("F16", stored, 2048, 256)  # whatever is loaded when first used
+before = resident_bytes()
+matrices = [pack("F16", stored, 2048, 256) for _ in range(200)]
+packed = resident_bytes() - before
+del matrices
+print(packed, resident_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory is in use")
 def test_the_memory_of_matrices_goes_back_to_the_system() -> None:
-    stored = np.zeros(1 << 20, np.uint8)
-    n = stored.size // (2 * K)
-    before = resident_bytes()
-    matrices = [pack("F16", stored, n, K) for _ in range(200)]
-    packed = resident_bytes() - before
-    # 200 MiB, each page written; nothing but the last slab's last huge page and the list comes on top.
-    assert packed + (4 << 20) >= 200 << 20 and packed <= 210 << 20
-    del matrices
-    gc.collect()
-    # What may stay is one slab of 64 MiB, where an earlier test's matrix lives in it.
-    assert resident_bytes() - before <= 64 << 20
+    found = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, check=True).stdout
+    packed, left = (int(text) / 2**20 for text in found.split())
+    # 200 matrices of 1 MiB, each page written, and at most a huge page that the last of them does not fill.
+    assert 199 <= packed <= 204  # the kernel counts resident pages in batches
+    assert left <= 2
