@@ -57,7 +57,8 @@ constexpr int64_t kHalvesBytes = 32;  // 16 float16, one for each row
 constexpr int64_t kBlock = 32;        // weights that share one activation scale
 constexpr int64_t kSuperBlock = 256;
 
-constexpr int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+// static: unoptimised it is called, and a copy compiled for one ISA must not serve the others.
+static constexpr int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
 constexpr int64_t kNibbleBlockBytes = 4 * kLineBytes;
 constexpr int64_t kByteBlockBytes = 8 * kLineBytes;
