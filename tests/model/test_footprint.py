@@ -37,6 +37,16 @@ def test_intensities_of_others(name: str, nominal: float, experts: float) -> Non
     assert (found[0].nominal, found[1].exact) == (nominal, experts)
 
 
+def test_a_window_bounds_what_is_cached() -> None:
+    """gpt-oss-20b: 24 layers of 8 heads of 64, keys and values, every second of them with a window of 128 tokens."""
+    token = 2 * 8 * 64 * 2
+    for context, windowed in ((100, 100), (4096, 128)):
+        result = footprint(embedded("gpt-oss-20b"), context=context, prompt_tokens=1)
+        assert result.kv_bytes_per_token == 24 * token
+        assert result.cached_bytes == 12 * token * (context + windowed)
+    assert footprint(embedded("deepseek-v2-chat"), context=10, prompt_tokens=1).cached_bytes == 10 * 69_120
+
+
 def test_bytes_read_per_token() -> None:
     result = footprint(embedded("deepseek-v2-chat"))
     assert result.read_bytes_per_token / 1e9 == pytest.approx(12.519, abs=5e-4)

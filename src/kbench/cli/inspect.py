@@ -96,11 +96,11 @@ def _summary(result: Footprint) -> Table:
         table.add_row(
             "experts", f"{e.top_k} of {e.experts} per token{groups}, {e.shared} shared, width {e.n}, {e.scoring}"
         )
-    cached = result.kv_bytes_per_token * max(result.contexts.values())
+    until = f" (less past the {m.window} tokens that layers with a window keep)" if m.window else ""
     table.add_row(
         "cache",
-        f"{result.kv_bytes_per_token:,} bytes a token in {result.kv}: "
-        f"{format_bytes(cached)} for {max(result.contexts.values())} tokens",
+        f"{result.kv_bytes_per_token:,} bytes a token in {result.kv}{until}: "
+        f"{format_bytes(result.cached_bytes)} for {max(result.contexts.values())} tokens",
     )
     table.add_row("read", f"{_both(result.read_bytes_per_token)} of weights per decoded token")
     for item in result.intensities:
@@ -228,6 +228,7 @@ def _fields(result: Footprint) -> dict[str, Any]:
         },
         "kv": result.kv,
         "kv_bytes_per_token": result.kv_bytes_per_token,
+        "cached_bytes": result.cached_bytes,
         "read_bytes_per_token": result.read_bytes_per_token,
         "intensities": [
             {"what": i.what, "nominal": i.nominal, "exact": i.exact, "flops_per_byte_bf16": i.flops_per_byte}

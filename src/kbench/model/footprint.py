@@ -71,6 +71,7 @@ class Intensity:
 class Footprint:
     """``read_bytes_per_token``: weights that one decoded token reads: every tensor once, of the routed experts those
     that it visits, of the embedding one row. ``active_params`` counts the same way, the whole embedding included.
+    ``cached_bytes``: of the cache at the longest of ``contexts``.
     """
 
     descriptor: ModelDescriptor
@@ -82,14 +83,22 @@ class Footprint:
     intensities: tuple[Intensity, ...]
     kv: str
     kv_bytes_per_token: int
+    cached_bytes: int
     read_bytes_per_token: int
     active_params: int
 
 
 def kv_bytes_per_token(descriptor: ModelDescriptor, kv: str = "f16") -> int:
-    """Bytes that the cache of all layers grows by with each token."""
+    """Bytes that the cache of all layers grows by with each token, until windows are full."""
     layers = sum(descriptor.attends(layer) for layer in range(descriptor.n_layers))
     return layers * layer_kv_bytes(descriptor, kv)
+
+
+def cached_bytes(descriptor: ModelDescriptor, context: int, kv: str = "f16") -> int:
+    """Bytes that the cache keeps of one sequence of ``context`` tokens: a layer with a window keeps no more than it."""
+    token = layer_kv_bytes(descriptor, kv)
+    windows = (descriptor.layer_window(n) for n in range(descriptor.n_layers) if descriptor.attends(n))
+    return sum(token * min(context, window or context) for window in windows)
 
 
 def layer_kv_bytes(descriptor: ModelDescriptor, kv: str) -> int:
@@ -134,6 +143,7 @@ def footprint(
         intensities=_intensities(descriptor),
         kv=kv,
         kv_bytes_per_token=kv_bytes_per_token(descriptor, kv),
+        cached_bytes=cached_bytes(descriptor, max(contexts.values()), kv),
         read_bytes_per_token=sum(_read(descriptor, tensor, tensor.n_bytes) for tensor in descriptor.tensors),
         active_params=sum(
             tensor.n_elements if tensor.kind == "embedding" else _read(descriptor, tensor, tensor.n_elements)
