@@ -4,8 +4,9 @@ from .commit import current_commit
 from .record import Record, case_key, problem_params
 from .store import Store, default_root
 from .tune_result import SOLD_GIB, read_tune_result, tune_result_path, write_tune_result
+from .verdict_row import BROKEN, RowStatus, VerdictRow, by_importance
 
 __all__ = [
-    "SOLD_GIB", "Record", "Store", "case_key", "current_commit", "default_root", "problem_params", "read_tune_result",
-    "tune_result_path", "write_tune_result",
+    "BROKEN", "SOLD_GIB", "Record", "RowStatus", "Store", "VerdictRow", "by_importance", "case_key", "current_commit",
+    "default_root", "problem_params", "read_tune_result", "tune_result_path", "write_tune_result",
 ]  # fmt: skip
