@@ -78,3 +78,36 @@ def test_a_quota_that_bit_is_told(quiet: Path) -> None:
 def test_a_machine_without_counters_is_quiet(tmp_path: Path) -> None:
     assert Guard(tmp_path / "nothing").warnings() == ()
     assert isinstance(Guard().warnings(), tuple)
+
+
+def test_what_is_too_bad_to_keep_is_more_than_what_is_told(quiet: Path) -> None:
+    guard = Guard(quiet, pid=10)
+    machine(quiet, user=1040, idle=9150, steal=10, processes={10: ("me", 1, 100), 20: ("we) b", 1, 45)})
+    assert len(guard.warnings()) == 2 and guard.bad() == ()
+    machine(quiet, user=1200, idle=9150, steal=60, processes={10: ("me", 1, 100), 20: ("we) b", 1, 205)})
+    assert [text.partition(" used")[0].partition(" took")[0] for text in guard.bad()] == [
+        "the hypervisor", "other processes",
+    ]  # fmt: skip
+    assert "we) b" in guard.bad()[1]
+
+
+def test_quota_memory_and_heat_make_a_block_bad(quiet: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/", "sys/fs/cgroup/cgroup.controllers": "cpu",
+        "sys/fs/cgroup/cpu.stat": "throttled_usec 0\n",
+        "proc/pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 total=0\n",
+        "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": "7",
+    }  # fmt: skip
+    for name, text in files.items():
+        (quiet / name).parent.mkdir(parents=True, exist_ok=True)
+        (quiet / name).write_text(text)
+    guard = Guard(quiet, pid=10)
+    assert guard.bad() == ()
+    hour = 3600 * 10**6  # of microseconds: more than any share of the time that this test takes
+    (quiet / "sys/fs/cgroup/cpu.stat").write_text(f"throttled_usec {hour}\n")
+    (quiet / "proc/pressure/memory").write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={hour}\n")
+    (quiet / "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count").write_text("9")
+    quota, memory, heat = guard.bad()
+    assert "quota" in quota and "100% of the time" in quota and "memory" in memory and "hot" in heat
+    guard.restart()
+    assert guard.bad() == ()

@@ -128,12 +128,17 @@ def read_host(root: Path = Path("/"), affinity: Sequence[int] | None = None) -> 
         gpu_reason=gpu_reason,
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         versions=_versions(),
-        variables={
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name.startswith(_VARIABLES) or name in _VARIABLE_NAMES
-        },
+        variables=variables(os.environ),
     )
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Of ``environment`` what changes how fast libraries are."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_VARIABLES) or name in _VARIABLE_NAMES
+    }
 
 
 @lru_cache(maxsize=1)

@@ -19,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -92,6 +93,7 @@ class Side:
         command: arguments of the interpreter, or, with ``python``, of another one.
         n_bytes: memory that it will take, about.
         environment: variables beside this process's own.
+        folder: where it runs; by default where this process does.
         about, variants: what it said of itself when it started last.
         peak_bytes: the most resident memory that it was seen with.
     """
@@ -101,6 +103,7 @@ class Side:
     n_bytes: int = 0
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
     about: dict[str, Any] = field(default_factory=dict)
     variants: list[str] = field(default_factory=list)
     peak_bytes: int = 0
@@ -130,7 +133,7 @@ class Side:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in stop)
         self._process = subprocess.Popen(
             [self.python, *self.command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, env={**os.environ, **self.environment},
+            text=True, env={**os.environ, **self.environment}, cwd=self.folder,
         )  # fmt: skip
         try:
             said = self._answer()
