@@ -86,6 +86,26 @@ def test_processes_never_lose_a_line(tmp_path: Path) -> None:
         assert [r.median for r in records if r.implementation == f"worker{w}"] == [float(i) for i in range(n)]
 
 
+def _append_thousands(root: str, worker: int) -> None:
+    store, template = Store(root), record(f"worker{worker}")
+    for i in range(0, 10_000, 40):
+        store.append([dataclasses.replace(template, median=float(j)) for j in range(i, i + 40)], suite="ops")
+
+
+def test_two_processes_append_ten_thousand_records_each_and_lose_none(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn" if os.name == "nt" else "fork")
+    workers = [context.Process(target=_append_thousands, args=(str(tmp_path), w)) for w in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    medians: dict[str, list[float | None]] = {}
+    for each in Store(tmp_path).read():
+        medians.setdefault(each.implementation, []).append(each.median)
+    assert medians == {f"worker{w}": [float(i) for i in range(10_000)] for w in range(2)}
+
+
 def _append_for_ever(root: str) -> None:
     store = Store(root)
     while True:

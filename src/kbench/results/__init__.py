@@ -1,12 +1,30 @@
 """Results: the record of a measurement, the store that keeps them, and what a tune came to."""
 
 from .commit import current_commit
+from .frame import frame
+from .index import FileSummary, Index
+from .noise_floor import AA_SUITE, NoiseFloor, is_aa, noise_floor
+from .prune import Pruned, old_places, prune
 from .record import Record, case_key, problem_params
+from .recorded import (
+    CaseBlocks,
+    Identity,
+    blocks_of,
+    compare_recorded,
+    deviation_between_runs,
+    hosts_differ,
+    one_host,
+    read_records,
+    track_fields,
+)
 from .store import Store, default_root
 from .tune_result import SOLD_GIB, read_tune_result, tune_result_path, write_tune_result
 from .verdict_row import BROKEN, RowStatus, VerdictRow, by_importance
 
 __all__ = [
-    "BROKEN", "SOLD_GIB", "Record", "RowStatus", "Store", "VerdictRow", "by_importance", "case_key", "current_commit",
-    "default_root", "problem_params", "read_tune_result", "tune_result_path", "write_tune_result",
+    "AA_SUITE", "BROKEN", "SOLD_GIB", "CaseBlocks", "FileSummary", "Identity", "Index", "NoiseFloor", "Pruned",
+    "Record", "RowStatus", "Store", "VerdictRow", "blocks_of", "by_importance", "case_key", "compare_recorded",
+    "current_commit", "default_root", "deviation_between_runs", "frame", "hosts_differ", "is_aa", "noise_floor",
+    "old_places", "one_host", "problem_params", "prune", "read_records", "read_tune_result", "track_fields",
+    "tune_result_path", "write_tune_result",
 ]  # fmt: skip

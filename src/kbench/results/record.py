@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal, cast, get_args
@@ -19,6 +19,11 @@ from kbench.measure import Measurement, host, median
 from .commit import current_commit
 
 SCHEMA = 1
+
+# From each older schema to the next: what a record of it is called now. A file is never rewritten for it; records of
+# every schema that ever was are read for good (tests/results/golden holds some of each).
+Fields = dict[str, Any]
+UPGRADES: dict[int, Callable[[Fields], Fields]] = {}
 
 # A line beyond this is no record: a million samples take half of it.
 MAX_LINE_BYTES = 32 << 20
@@ -197,6 +202,9 @@ def _checked(data: dict[str, Any], where: str) -> dict[str, Any]:
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool):
         raise bad("schema", "an integer")
+    while schema in UPGRADES:
+        data = UPGRADES[schema]({**data})
+        schema = data["schema"] = schema + 1
     if schema != SCHEMA:
         raise CorruptFile(
             f"schema {schema}", where=where, accepted=f"schema {SCHEMA}", todo="read it with the kbench that wrote it"

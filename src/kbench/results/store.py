@@ -1,6 +1,7 @@
 """The store: ``<root>/<host_id>/<commit8>-<suite>.jsonl``, append-only, one record a line.
 
-Beside them ``host.json`` holds the machine's fingerprint. Files are never rewritten; the newest record of a case wins.
+Beside them ``host.json`` holds the machine's fingerprint. Files grow at their end (only ``prune`` ever makes one
+shorter); the newest record of a case wins.
 """
 
 from __future__ import annotations
