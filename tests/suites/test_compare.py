@@ -13,7 +13,7 @@ import pytest
 
 from kbench.core import CheckBroken, InvalidEnvironment, Problem, UserError
 from kbench.kernels import best, peer_implementation
-from kbench.measure import Plan, Side, judge
+from kbench.measure import Guard, Plan, Side, judge
 from kbench.results import Store
 from kbench.suites import Contest, check_names, compare_ops, contests, missing_peers
 from kbench.suites.compare_ops import few_looks
@@ -49,8 +49,23 @@ class FakeSide(Side):
         return dict(self.said) if variant == "open" else self.seconds * next(self.wobble)
 
 
+class Watching(Guard):
+    """Finds the machine in a bad state as often as it is told to."""
+
+    def __init__(self, n_bad: int = 0) -> None:
+        self.n_bad = n_bad
+
+    def restart(self) -> None:
+        pass
+
+    def bad(self) -> tuple[str, ...]:
+        self.n_bad -= 1
+        return ("the hypervisor took 40% of the CPU time",) if self.n_bad >= 0 else ()
+
+
 def run(a: FakeSide, b: FakeSide, store: Store | None = None, **options: Any) -> Any:
     contest = Contest(LINEAR, "cpu.scalar", "torch", 2)
+    options = {"guard": Watching(), **options}
     (found,) = compare_ops([contest], store, Plan(), make_side=lambda which, name: (a, b)[which], **options)
     return found
 
@@ -88,6 +103,39 @@ def test_a_wrong_side_is_never_a_fast_one() -> None:
     assert found.reason == "torch: 1 at (0, 0) instead of 2" and side.order == ["open"]
 
 
+def test_pairs_of_a_bad_state_are_thrown_away_and_taken_again(tmp_path: Path) -> None:
+    found = run(FakeSide(0.010), FakeSide(0.030), Store(tmp_path), guard=Watching(2))
+    assert found.judgement.verdict.value == "REGRESSED" and len(found.a_samples) == 12
+    assert found.extra["discarded"] == ["12 pairs: the hypervisor took 40% of the CPU time"] * 2
+    (record,) = Store(tmp_path).read()
+    assert record.extra["compare"]["discarded"] == found.extra["discarded"] == list(found.row().extra["discarded"])
+
+
+def test_a_machine_that_stays_bad_is_an_outcome_without_a_verdict(tmp_path: Path) -> None:
+    found = run(FakeSide(0.010), FakeSide(0.030), Store(tmp_path), guard=Watching(100))
+    assert found.status == "disturbed" and found.judgement is None and "hypervisor" in found.reason
+    assert next(iter(Store(tmp_path).read())).status == "skipped" and found.row().outcome == "disturbed"
+
+
+def test_revisions_have_names_margins_and_unlike_cases_of_their_own() -> None:
+    def compared(b: FakeSide, margin: float) -> Any:
+        contest = Contest(LINEAR, "torch", "torch", 2, names=("main", "HEAD"), margin=margin)
+        (found,) = compare_ops([contest], None, Plan(), make_side=lambda which, name: (FakeSide(0.01), b)[which],
+                               guard=Watching(), about={"commits": ["a", "b"]})  # fmt: skip
+        return found
+
+    found = compared(FakeSide(0.011), 0.0)
+    row = found.row()
+    assert (row.a, row.b, row.implementation, row.verdict, row.margin) == ("main", "HEAD", "torch", "REGRESSED", 0.03)
+    assert found.record().problem == {"case": found.key, "against": "HEAD", "baseline": "main"}
+    assert found.record().implementation == "torch" and found.record().extra["compare"]["commits"] == ["a", "b"]
+    assert compared(FakeSide(0.011), 0.2).row().verdict == "SAME"
+    unlike = compared(FakeSide(0.01, {"op_spec_hash": "i"}), 0.0)
+    assert unlike.status == "unlike" and "op_spec_hash" in unlike.reason and unlike.record().status == "skipped"
+    wrong = compared(FakeSide(0.01, {"failed": "wrong", "found": "1 instead of 2"}), 0.0)
+    assert (wrong.status, wrong.reason) == ("wrong", "HEAD: 1 instead of 2")
+
+
 def test_what_takes_too_long_is_said_with_the_time_that_would_do() -> None:
     side = FakeSide(0.01, {"call_seconds": 100.0})
     found = run(FakeSide(0.01), side, max_seconds=15.0)
@@ -108,7 +156,9 @@ def test_a_slow_shape_among_several_can_get_a_call_at_its_first_look(monkeypatch
     monkeypatch.setattr("time.monotonic", lambda: now)
     sides = Slow(1.0, {"call_seconds": 1.0}), Slow(1.5, {"call_seconds": 1.5})
     wanted = [Contest(LINEAR.replace(tokens=n), "cpu.scalar", "torch", 2) for n in range(1, 8)]
-    found = compare_ops(wanted, None, Plan(), make_side=lambda which, name: sides[which], max_seconds=15)
+    found = compare_ops(
+        wanted, None, Plan(), make_side=lambda which, name: sides[which], max_seconds=15, guard=Watching()
+    )  # fmt: skip
     assert {outcome.judgement.verdict.value for outcome in found} == {"REGRESSED"}
     assert {outcome.judgement.n_pairs for outcome in found} == {10}  # 2/2**10 is below 0.05 / 3 / 7, 2/2**9 is not
 
@@ -160,7 +210,7 @@ def test_cpuinfer_is_our_best_kernel_and_ktransformers_own_beside_it(monkeypatch
 def test_two_real_processes_agree_on_what_they_measure() -> None:
     """Sides of the scalar kernels and of the definition: same bytes, both right, the definition much slower."""
     contest = Contest(LINEAR, "cpu.scalar", "reference", 1)
-    (found,) = compare_ops([contest], None, Plan(looks=(6, 12), alpha=0.2), max_seconds=10)
+    (found,) = compare_ops([contest], None, Plan(looks=(6, 12), alpha=0.2), max_seconds=10, guard=Watching())
     assert found.status == "ok", found.reason
     assert all(share < 1 for share in found.extra["error_share"]) and all(s > 0 for s in found.a_samples)
     assert math.isfinite(found.judgement.ratio) and len(found.a_samples) == len(found.b_samples) >= 6

@@ -11,7 +11,7 @@ from typing import Any
 
 from kbench.core import CPU, InvalidEnvironment, KbenchError, Problem, UserError
 from kbench.kernels import PEER_NAMES, best, comparable, implementations, peer_implementation, support
-from kbench.measure import Judgement, Plan, Side, decide
+from kbench.measure import Guard, Judgement, Plan, Side, decide
 from kbench.results import Store
 
 from .contest import Contest, Outcome
@@ -33,6 +33,9 @@ CPUINFER, MARLIN, TRITON = "cpuinfer", "marlin", "triton"
 ALIASES = (CPUINFER, MARLIN, TRITON)
 
 MakeSide = Callable[[int, str], Side]
+
+# A block of pairs that was taken in a bad state of the machine is taken again, so often.
+_MAX_DISCARDED = 3
 
 
 def op_side(which: int, name: str) -> Side:
@@ -116,11 +119,16 @@ def compare_ops(
     max_seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
     make_side: MakeSide = op_side,
+    suite: str = "compare",
+    guard: Guard | None = None,
+    about: Mapping[str, Any] = {},
 ) -> list[Outcome]:
     """One outcome for each contest, in their order; each is stored as soon as it is known.
 
     Both sides measure the same part of a problem with the same bytes. A side that is wrong, or dies, is an outcome with
-    the reason and never a time.
+    the reason and never a time. Pairs that were taken while ``guard`` found the machine in a bad state are thrown away
+    and taken again; where that goes on the outcome is ``disturbed``. Of revisions (contests with ``names``) a case that
+    is another one on the two sides is ``unlike``. ``about`` is stored with every outcome.
 
     Raises:
         UserError: the sides do not measure the same thing; the message names the field.
@@ -128,13 +136,16 @@ def compare_ops(
     plan = replace(plan, n_comparisons=max(1, len(wanted)))
     outcomes = []
     sides = _Sides(make_side)
+    guard = Guard() if guard is None else guard
     try:
         for done, contest in enumerate(wanted):
             if progress is not None:
                 progress(done, len(wanted), f"{contest.problem} {contest.a} {contest.b}")
-            outcome = _outcome(contest, sides, plan, max_seconds)
+            chosen = plan if contest.margin is None else replace(plan, margin=max(plan.margin, contest.margin))
+            outcome = _outcome(contest, sides, chosen, max_seconds, guard)
+            outcome = replace(outcome, extra={**outcome.extra, **about})
             if store is not None:
-                store.append(outcome.record(), suite="compare")
+                store.append(outcome.record(), suite=suite)
             outcomes.append(outcome)
     finally:
         sides.stop()
@@ -186,12 +197,22 @@ class _Failed(Exception):
         self.status, self.reason = status, reason
 
 
-def _outcome(contest: Contest, sides: _Sides, plan: Plan, max_seconds: float) -> Outcome:
-    empty = Outcome(contest.key, contest.a, contest.b, contest.threads)
+class _Unlike(UserError):
+    """The sides do not measure the same thing."""
+
+
+def _outcome(contest: Contest, sides: _Sides, plan: Plan, max_seconds: float, guard: Guard) -> Outcome:
+    names = contest.names
+    empty = Outcome(contest.key, *contest.sides, contest.threads, implementation=contest.a if names else "",
+                    extra={"margin": plan.margin})  # fmt: skip
     try:
-        return _paired(contest, empty, sides, plan, max_seconds)
+        return _paired(contest, empty, sides, plan, max_seconds, guard)
     except _Failed as error:
         return replace(empty, status=error.status, reason=error.reason)
+    except _Unlike as error:
+        if names is None:
+            raise
+        return replace(empty, status="unlike", reason=error.found)
     except UserError:
         raise
     except KbenchError as error:
@@ -205,19 +226,21 @@ def _open(contest: Contest, part: Part, sides: _Sides) -> tuple[list[Side], list
         side, about = sides.opened(which, name, part.problem, contest)
         if "failed" in about:
             kinds = {"wrong": "wrong", "Unsupported": "unsupported", "UserError": "unsupported"}
-            raise _Failed(kinds.get(about["failed"], "crashed"), f"{name}: {about['found']}")
+            raise _Failed(kinds.get(about["failed"], "crashed"), f"{contest.sides[which]}: {about['found']}")
         pair.append(side)
         said.append(about)
     for field in ("checksum", "op_spec_hash"):
         if said[0][field] != said[1][field]:
             what = {"checksum": "weights or inputs", "op_spec_hash": "definition of the operation"}[field]
-            raise UserError(
+            raise _Unlike(
                 f"the sides differ in {field} ({what}): {said[0][field]} and {said[1][field]}", where=contest.key
             )
     return pair, said
 
 
-def _paired(contest: Contest, empty: Outcome, sides: _Sides, plan: Plan, max_seconds: float) -> Outcome:
+def _paired(
+    contest: Contest, empty: Outcome, sides: _Sides, plan: Plan, max_seconds: float, guard: Guard
+) -> Outcome:  # fmt: skip
     part = same_part(contest)
     pair, said = _open(contest, part, sides)
     one = sum(max(about["call_seconds"], SAMPLE_SECONDS) for about in said)
@@ -230,17 +253,33 @@ def _paired(contest: Contest, empty: Outcome, sides: _Sides, plan: Plan, max_sec
     samples: tuple[list[float], list[float]] = ([], [])
     confirming: list[float] = []
     turn = 0
+    discarded: list[str] = []
 
-    def take(n: int, into: tuple[list[float], list[float]]) -> list[float]:
+    def block(n: int) -> tuple[list[float], list[float]]:
         nonlocal turn
+        seconds: tuple[list[float], list[float]] = ([], [])
         for _ in range(n):
             for which in (0, 1) if turn % 2 == 0 else (1, 0):
                 answer = pair[which].ask("take", {"seconds": SAMPLE_SECONDS})
                 if not isinstance(answer, float):
-                    raise _Failed("crashed", f"{(contest.a, contest.b)[which]}: {answer.get('found', answer)}")
-                into[which].append(answer * part.scale)
+                    raise _Failed("crashed", f"{contest.sides[which]}: {answer.get('found', answer)}")
+                seconds[which].append(answer * part.scale)
             turn += 1
-        return [math.log(b / a) for a, b in zip(into[0][-n:], into[1][-n:], strict=True)]
+        return seconds
+
+    def take(n: int, into: tuple[list[float], list[float]]) -> list[float]:
+        while True:
+            guard.restart()
+            seconds = block(n)
+            why = guard.bad()
+            if not why:
+                break
+            discarded.append(f"{n} pairs: {'; '.join(why)}")
+            if len(discarded) > _MAX_DISCARDED:
+                raise _Failed("disturbed", f"taken in a bad state {len(discarded)} times, last {discarded[-1]}")
+        for which in (0, 1):
+            into[which].extend(seconds[which])
+        return [math.log(b / a) for a, b in zip(*seconds, strict=True)]
 
     def fresh(n: int) -> list[float]:
         nonlocal pair
@@ -265,6 +304,7 @@ def _paired(contest: Contest, empty: Outcome, sides: _Sides, plan: Plan, max_sec
         "kernel_version": [about["kernel_version"] for about in said],
         "sides": [dict(side.about) for side in pair],
         "python": sys.version.split()[0],
+        "discarded": discarded,
         "confirming": [float(f"{math.exp(value):.6g}") for value in confirming],
     }
     return replace(

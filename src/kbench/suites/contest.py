@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kbench.core import Block, Problem
-from kbench.measure import Judgement
-from kbench.results import Record
+from kbench.measure import Judgement, median
+from kbench.results import Record, RowStatus, VerdictRow
 
 from .cell import Cell
 
-Status = Literal["ok", "unsupported", "wrong", "crashed", "slow"]
+# Of a record there are fewer words.
+_STORED: Mapping[str, Any] = {"slow": "skipped", "disturbed": "skipped", "unlike": "skipped"}
+# Of what a comparison knows beside its numbers, what is shown with them.
+_SHOWN = ("margin", "tokens", "subset", "logits_apart", "discarded")
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """``a`` against ``b`` on ``problem``, both with ``threads`` and ``block``."""
+    """``a`` against ``b`` on ``problem``, both with ``threads`` and ``block``.
+
+    ``names`` are what the sides are called where not by their implementations: revisions run the same one. ``margin``
+    takes the plan's place where this case is noisier by itself.
+    """
 
     problem: Problem
     a: str
     b: str
     threads: int
     block: Block = field(default_factory=dict, hash=False)
+    names: tuple[str, str] | None = None
+    margin: float | None = None
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        return self.names or (self.a, self.b)
 
     @property
     def key(self) -> str:
@@ -35,18 +48,38 @@ class Outcome:
     """What came of two sides: pairs with a judgement, or a status and the reason.
 
     ``a_samples[i]`` and ``b_samples[i]`` are seconds, taken one right after the other. ``wrong`` names the side.
+    ``implementation`` is what both ran where ``a`` and ``b`` are names of something else.
     """
 
     key: str
     a: str
     b: str
     threads: int
-    status: Status = "ok"
+    status: RowStatus = "ok"
     reason: str = ""
     judgement: Judgement | None = None
     a_samples: tuple[float, ...] = ()
     b_samples: tuple[float, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    implementation: str = ""
+
+    def row(self) -> VerdictRow:
+        """What tables and output formats say of it."""
+        known = ("tokens", "margin")
+        head = VerdictRow(
+            self.key, self.a, self.b, self.status, self.reason, self.implementation, threads=self.threads,
+            margin=float(self.extra.get("margin", 0.0)), tokens=self.extra.get("tokens"),
+            a_seconds=median(self.a_samples) if self.a_samples else None,
+            b_seconds=median(self.b_samples) if self.b_samples else None,
+            extra={name: self.extra[name] for name in _SHOWN if name not in known and name in self.extra},
+        )  # fmt: skip
+        if self.judgement is None:
+            return head
+        j = self.judgement
+        return replace(
+            head, verdict=j.verdict.value, ratio=j.ratio, low=j.interval.low, high=j.interval.high,
+            confidence=j.interval.confidence, p=j.p, n_pairs=j.n_pairs, n_confirmed_by=len(j.confirmed_by),
+        )  # fmt: skip
 
     def record(self) -> Record:
         """The pairs' ratios, B's seconds over A's, as samples."""
@@ -63,12 +96,15 @@ class Outcome:
                 "b_seconds": _rounded(self.b_samples),
                 "n_confirmed_by": len(judgement.confirmed_by),
             }
+        what: dict[str, int | float | str] = {"case": self.key, "against": self.b}
+        if self.implementation:
+            what["baseline"] = self.a
         return Record.make(
-            ("compare", {"case": self.key, "against": self.b}),
-            self.a,
+            ("compare", what),
+            self.implementation or self.a,
             threads=self.threads,
             result=_rounded(b / a for a, b in zip(self.a_samples, self.b_samples, strict=True)),
-            status="ok" if judgement is not None else "skipped" if self.status == "slow" else self.status,
+            status="ok" if judgement is not None else _STORED.get(self.status, self.status),
             reason=self.reason,
             unit="ratio",
             direction="higher",
