@@ -1,4 +1,4 @@
-"""`kbench compare`: two implementations, engines or rule files against each other, in pairs."""
+"""`kbench compare`: implementations, engines, rule files, revisions or recorded runs against each other."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kbench.core import CheckBroken, ConditionFailed, Inconclusive, UserError, default_threads
+from kbench.core import UserError, default_threads
 
 from .output import print_json, progress_bar, shown, stderr_console, stdout_console
+from .revisions import built_revision
+from .verdicts import case_fields, compared_exit, summary
 
 if TYPE_CHECKING:
     from kbench.core import Problem
+    from kbench.results import VerdictRow
     from kbench.suites import Outcome
 
-_HELP = """Compare two implementations, two engines or two rule files on this machine, in pairs.
+_HELP = """Compare two implementations, engines, rule files or git revisions in pairs, or two recorded runs.
 
 Each side is a process of its own; they take turns A B, B A, ... with the same inputs, cold caches and as many threads.
 Correctness comes first: a side whose result is wrong is an error, not a fast one. The verdict has a known error rate
@@ -31,6 +34,11 @@ A and B are
 
   rule files         a.yaml b.yaml with --model
 
+  git revisions      --rev main --rev HEAD in a checkout of kbench, in place of A and B: each is built in a worktree and
+                     an environment of its own, once; with --model their engines
+
+  recorded runs      a.jsonl b.jsonl, of kbench track record or kbench bench: no pairs, hence a wider interval
+
 Examples:
 
   [bold]kbench compare cpuinfer torch[/bold]
@@ -38,6 +46,8 @@ Examples:
   [bold]kbench compare kbench llama.cpp --model smollm2.gguf[/bold]
 
   [bold]kbench compare old.yaml new.yaml --model smollm2.gguf --fail-on-regression[/bold]
+
+  [bold]kbench compare --rev main --rev HEAD --filter 'linear*tokens=1'[/bold]
 """
 
 
@@ -46,8 +56,13 @@ def register(app: typer.Typer) -> None:
 
     @app.command("compare", help=_HELP)
     def _compare(
-        a: Annotated[str, typer.Argument(metavar="A", help="An implementation, an engine or a rule file.")],
-        b: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
+        a: Annotated[
+            str | None, typer.Argument(metavar="A", help="An implementation, an engine, a rule file or a run.")
+        ] = None,
+        b: Annotated[str | None, typer.Argument(metavar="B", help="What it is compared with.")] = None,
+        rev: Annotated[
+            list[str] | None, typer.Option("--rev", metavar="REV", help="Twice: git revisions in place of A and B.")
+        ] = None,
         model: Annotated[
             str | None,
             typer.Option(help="A .gguf file; for implementations a config.json or an embedded model's name will do."),
@@ -77,18 +92,27 @@ def register(app: typer.Typer) -> None:
             raise UserError(f"{margin:g}", where="--margin", accepted="percent, from 0 to below 100")
         share = None if margin is None else margin / 100
         threads = threads or default_threads()
-        kind = _kind(a, b, ENGINES)
+        a, b, kind = _sides(a, b, rev or [], ENGINES)
         store, guard = Store(), Guard()
         notes: list[str] = []
-        if kind == "implementations":
-            outcomes, notes = _implementations(a, b, model, suite, pattern, threads, share, max_seconds, store)
+        sizes = (prompt_tokens, gen_tokens)
+        outcomes: list[Outcome] = []
+        if kind == "recorded":
+            rows, notes = _recorded(a, b, pattern, share)
         else:
-            sizes = (prompt_tokens, gen_tokens)
-            outcomes = _engines(kind, a, b, model, threads, share, max_seconds, sizes, store)
-        warnings = list(guard.warnings())
+            if kind == "implementations":
+                outcomes, notes = _implementations(a, b, model, suite, pattern, threads, share, max_seconds, store)
+            elif kind == "revisions" and model is None:
+                outcomes = _revisions(a, b, suite, pattern, share, max_seconds, store)
+            else:
+                outcomes = _engines(kind, a, b, model, threads, share, max_seconds, sizes, store)
+            rows = [outcome.row() for outcome in outcomes]
+        warnings = list(guard.warnings()) if outcomes else []
         fields: dict[str, Any] = {
             "kind": kind, "a": a, "b": b, "host_id": host().host_id, "threads": threads,
-            "cases": [_case(outcome) for outcome in outcomes], "summary": _summary(kind, outcomes),
+            "cases": [case_fields(row) for row in rows],
+            # Prefill and decode of engines come from the same pairs: their noise is no two cases'.
+            "summary": summary(outcomes) if kind == "implementations" or (kind == "revisions" and not model) else [],
             "notes": notes, "warnings": warnings,
         }  # fmt: skip
         if as_json:
@@ -97,8 +121,21 @@ def register(app: typer.Typer) -> None:
             print_comparison(stdout_console(), fields, shown)
             for text in (*notes, *(f"warning: {warning}" for warning in warnings)):
                 stderr_console().print(shown(text), markup=False)
-            stderr_console().print(f"{len(outcomes)} comparisons on host {host().host_id}; records in {store.root}")
-        _judge_exit(outcomes, fail)
+            if outcomes:
+                stderr_console().print(f"{len(rows)} comparisons on host {host().host_id}; records in {store.root}")
+        compared_exit(rows, fail)
+
+
+def _sides(a: str | None, b: str | None, revisions: list[str], engines: tuple[str, ...]) -> tuple[str, str, str]:
+    """The two sides and what they are; UserError when they are not two of one kind."""
+    if revisions:
+        if a is not None or len(revisions) != 2:
+            raise UserError(f"{len(revisions)} revisions{'' if a is None else f' beside {a}'}", where="--rev",
+                            accepted="two of them, and no A and B")  # fmt: skip
+        return revisions[0], revisions[1], "revisions"
+    if a is None or b is None:
+        raise UserError("two things to compare are needed", accepted="A and B, or --rev twice")
+    return a, b, _kind(a, b, engines)
 
 
 def _kind(a: str, b: str, engines: tuple[str, ...]) -> str:
@@ -107,14 +144,17 @@ def _kind(a: str, b: str, engines: tuple[str, ...]) -> str:
     def of(name: str) -> str:
         if name.endswith((".yaml", ".yml")):
             return "rules"
+        if name.endswith(".jsonl"):
+            return "recorded"
         return "engines" if name.partition(":")[0] in engines else "implementations"
 
     kinds = of(a), of(b)
     if kinds[0] != kinds[1]:
-        words = {"rules": "a rule file", "engines": "an engine", "implementations": "an implementation"}
+        words = {"rules": "a rule file", "engines": "an engine", "implementations": "an implementation",
+                 "recorded": "a recorded run"}  # fmt: skip
         raise UserError(
             f"{a} is {words[kinds[0]]}, {b} is {words[kinds[1]]}",
-            accepted="two implementations, two engines, or two rule files",
+            accepted="two implementations, two engines, two rule files, or two recorded runs",
         )
     return kinds[0]
 
@@ -161,19 +201,73 @@ def _problems_of(model: str) -> list[Problem]:
     return list(found)
 
 
+def _revisions(
+    a: str, b: str, suite: str, pattern: str, margin: float | None, max_seconds: float | None, store: Any
+) -> list[Outcome]:  # fmt: skip
+    from kbench.measure import Plan
+    from kbench.suites import compare_revisions, expand, load_suite, select
+
+    cells = expand(load_suite(suite))
+    if pattern:
+        cells = select(cells, pattern)
+    sides = built_revision(a), built_revision(b)
+    plan = Plan() if margin is None else Plan(margin=margin)
+    options: dict[str, Any] = {} if max_seconds is None else {"max_seconds": max_seconds}
+    with progress_bar() as bar:
+        task = bar.add_task("compare", total=len(cells))
+
+        def progress(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what[:70] or "compare")
+
+        return compare_revisions(cells, *sides, store, plan, progress=progress, suite="compare", **options)
+
+
+def _recorded(a: str, b: str, pattern: str, margin: float | None) -> tuple[list[VerdictRow], list[str]]:
+    from kbench.measure import ASSUMED_BETWEEN, Plan
+    from kbench.results import blocks_of, compare_recorded, deviation_between_runs, hosts_differ, one_host, read_records
+    from kbench.suites import matches
+
+    paths = Path(a), Path(b)
+    records = [[record for record in read_records(path) if matches(record.key, pattern)] for path in paths]
+    blocks = [blocks_of(side) for side in records]
+    hosts = [one_host(side, name) for side, name in zip(blocks, (a, b), strict=True)]
+    if hosts[0] != hosts[1]:
+        raise UserError(
+            f"the runs differ in host_id: {hosts[0]} and {hosts[1]}", where=f"{a} and {b}",
+            accepted="two runs of one machine", todo="; ".join(hosts_differ(*paths)),
+        )  # fmt: skip
+    own = deviation_between_runs([*records[0], *records[1]])
+    between = ASSUMED_BETWEEN if own is None else own
+    note = (
+        f"blocks of other times are no pairs: {between:.1%} a run is allowed for ({'measured' if own else 'assumed'})"
+    )
+    names = (paths[0].name, paths[1].name) if paths[0].name != paths[1].name else (a, b)
+    rows = compare_recorded(*blocks, Plan() if margin is None else Plan(margin=margin), names, between=between)
+    return rows, [note]
+
+
 def _engines(
     kind: str, a: str, b: str, model: str | None, threads: int, margin: float | None, max_seconds: float | None,
     sizes: tuple[int, int], store: Any,
 ) -> list[Outcome]:  # fmt: skip
     from kbench.model import describe_gguf, open_gguf
     from kbench.rules import load_rules
-    from kbench.suites import Workload, compare_engines, engine_plan, engine_sides, rule_sides
+    from kbench.suites import (
+        Workload,
+        compare_engines,
+        engine_plan,
+        engine_sides,
+        revision_engines,
+        rule_sides,
+    )
 
     if model is None:
         raise UserError(f"{kind} need a model to run", where="--model", accepted="a .gguf file")
     path, workload = Path(model), Workload(*sizes)
     describe_gguf(open_gguf(path))  # a file that is not there, or none, is told before anything starts
-    if kind == "rules":
+    if kind == "revisions":
+        sides = revision_engines(built_revision(a), built_revision(b), path, threads, workload)
+    elif kind == "rules":
         for file in (a, b):
             load_rules(Path(file))
         sides = rule_sides((Path(a), Path(b)), path, threads, workload)
@@ -190,69 +284,3 @@ def _engines(
             path, sides, store, threads=threads, workload=workload, plan=engine_plan(margin), progress=progress,
             **options,
         )  # fmt: skip
-
-
-def _case(outcome: Outcome) -> dict[str, Any]:
-    from kbench.measure import median
-
-    judgement = outcome.judgement
-    return {
-        "case": outcome.key,
-        "a": outcome.a,
-        "b": outcome.b,
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "verdict": judgement and judgement.verdict.value,
-        "ratio": judgement and judgement.ratio,
-        "interval": judgement and [judgement.interval.low, judgement.interval.high],
-        "confidence": judgement and judgement.interval.confidence,
-        "n_pairs": judgement.n_pairs if judgement else 0,
-        "n_confirmed_by": len(judgement.confirmed_by) if judgement else 0,
-        "a_seconds": median(outcome.a_samples) if outcome.a_samples else None,
-        "b_seconds": median(outcome.b_samples) if outcome.b_samples else None,
-        **{key: outcome.extra[key] for key in ("margin", "tokens", "subset", "logits_apart") if key in outcome.extra},
-    }
-
-
-def _summary(kind: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """A geometric mean for each pair of implementations that were compared on several cases. Prefill and decode of
-    engines come from the same pairs: their noise is no two cases'."""
-    from kbench.measure import Verdict, judge_mean
-
-    if kind != "implementations":
-        return []
-    groups: dict[tuple[str, str], list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.judgement is not None:
-            groups.setdefault((outcome.a, outcome.b), []).append(outcome)
-    found = []
-    for (a, b), members in groups.items():
-        if len(members) == 1:
-            continue
-        judgements = [outcome.judgement for outcome in members if outcome.judgement is not None]
-        verdict, ratio, interval = judge_mean(judgements, members[0].extra["margin"])
-        counts = {word.value: sum(j.verdict is word for j in judgements) for word in Verdict}
-        found.append(
-            {
-                "a": a, "b": b, "n_cases": len(members), "verdict": verdict.value, "ratio": ratio,
-                "interval": [interval.low, interval.high], "counts": {word: n for word, n in counts.items() if n},
-            }
-        )  # fmt: skip
-    return found
-
-
-def _judge_exit(outcomes: list[Outcome], fail: bool) -> None:
-    """Raises for what is wrong, slower (if asked for) or not known; in this order."""
-    broken = [outcome for outcome in outcomes if outcome.status in ("wrong", "crashed")]
-    if broken:
-        first = broken[0]
-        raise CheckBroken(f"{len(broken)} of {len(outcomes)} cases {first.status}: {first.reason}", where=first.key)
-    judged = [outcome for outcome in outcomes if outcome.judgement is not None]
-    if not judged:
-        raise UserError("nothing could be compared", where=outcomes[0].key, accepted="shapes that both sides run",
-                        todo=outcomes[0].reason)  # fmt: skip
-    slower = [o for o in judged if o.judgement is not None and o.judgement.verdict.value == "REGRESSED"]
-    if fail and slower:
-        raise ConditionFailed(f"{slower[0].b} is slower in {len(slower)} of {len(judged)} cases", where=slower[0].key)
-    if all(o.judgement is not None and o.judgement.verdict.value == "INCONCLUSIVE" for o in judged):
-        raise Inconclusive("no case is known to differ or to be the same", todo="a quiet machine, or --max-seconds")

@@ -14,7 +14,20 @@ from kbench.core import KbenchError
 from .output import fail
 
 # In the order in which a newcomer meets them. Each is a file here with `register(app)`.
-VERBS = ("doctor", "inspect", "synth", "tune", "report", "rules", "generate", "chat", "bench", "compare")
+VERBS = (
+    "doctor",
+    "inspect",
+    "synth",
+    "tune",
+    "report",
+    "rules",
+    "generate",
+    "chat",
+    "bench",
+    "compare",
+    "track",
+    "results",
+)
 
 
 def _version(show: bool) -> None:

@@ -12,6 +12,8 @@ from rich.text import Text
 from .ladder_table import gain_text
 from .tables import milliseconds, rate
 
+# Kinds of sides of which B took A's place; others are two things side by side.
+_CHANGES = ("rules", "revisions", "recorded", "track")
 _STYLES = {"IMPROVED": "green", "REGRESSED": "red", "SAME": "dim", "INCONCLUSIVE": "yellow"}
 
 
@@ -27,7 +29,7 @@ def print_comparison(console: Console, fields: Mapping[str, Any], shown: Callabl
 
     ``shown`` makes text from files safe for a terminal.
     """
-    change = fields["kind"] == "rules"
+    change = fields["kind"] in _CHANGES
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("case", overflow="fold", min_width=34)
     for name in ("A", "B"):
@@ -60,9 +62,10 @@ def _row(case: Mapping[str, Any], change: bool, shown: Callable[[str], str]) -> 
         return [*head, *sides, Text(), Text(), Text(), Text(shown(reason), style="yellow")]
     low, high = case["interval"]
     words = verdict_text(case["verdict"], case["a"], case["b"], change)
+    n = str(case["n_pairs"] or "+".join(map(str, case.get("n_blocks", ()))))
     return [
         *head, *sides, Text(gain_text(case["ratio"]), style="bold"), Text(f"{low:.3g}–{high:.3g}"),
-        Text(str(case["n_pairs"])), Text(shown(words), style=_STYLES[case["verdict"]]),
+        Text(n), Text(shown(words), style=_STYLES[case["verdict"]]),
     ]  # fmt: skip
 
 

@@ -1,0 +1,23 @@
+"""`kbench track`: watches a repository's speed: records it, checks a change, knows the machine's own noise."""
+
+from __future__ import annotations
+
+import typer
+
+from .track_aa import aa
+from .track_check import check
+from .track_record import record
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb."""
+    track = typer.Typer(
+        name="track",
+        no_args_is_help=True,
+        help="Keep watch over speed: record it by commit, check a change against a baseline, know the machine's noise.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    track.command(name="record")(record)
+    track.command(name="check")(check)
+    track.command(name="aa")(aa)
+    app.add_typer(track)

@@ -1,0 +1,188 @@
+"""`kbench track check`: whether a change makes anything slower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kbench.core import InvalidEnvironment
+
+from .output import print_json, progress_bar, shown, stdout_console
+from .revisions import INSTALLED, built_revision, default_revision, tell
+from .track_common import (
+    SUITE,
+    FilterOption,
+    JsonOption,
+    MarginOption,
+    SuiteOption,
+    cells_of,
+    floor_of,
+    plan_of,
+    recorded,
+    warn,
+)
+from .verdicts import case_fields, checked_exit, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kbench.measure import Plan
+    from kbench.results import NoiseFloor, Record, Store, VerdictRow
+    from kbench.suites import Built, Cell, Outcome
+
+
+def check(
+    baseline: Annotated[str, typer.Option(metavar="REF|FILE", help="A git revision, or a file of records.")],
+    suite: SuiteOption = SUITE,
+    rev: Annotated[
+        str | None, typer.Option(help=f"What to check: a git revision (HEAD in a checkout), or {INSTALLED}.")
+    ] = None,
+    pattern: FilterOption = "",
+    margin: MarginOption = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Of pairs of a case, before confirmation. Default: 15.")
+    ] = None,
+    allow_inconclusive: Annotated[
+        bool, typer.Option("--allow-inconclusive", help="Exit with 0 where nothing is known to be slower.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Whether a change makes anything slower: exit code 1 only if it does, with the cases' names.
+
+    The baseline is a revision, which is built and measured in pairs with the change; where it cannot be built, or is a
+    file, its stored blocks are compared with fresh ones, with a wider interval. The margin of a case is never below the
+    noise that kbench track aa found for it here.
+
+    Exit codes: 0 nothing is slower · 1 slower · 2 a mistake · 3 not known · 4 this machine cannot say · 5 a side broke.
+
+    Example: kbench track check --baseline origin/main
+    """
+    from kbench.measure import host
+    from kbench.results import Store, by_importance
+
+    store, cells, plan = Store(), cells_of(suite, pattern), plan_of(margin)
+    floor = floor_of(store)
+    notes: list[str] = []
+    outcomes: list[Outcome] = []
+    candidate = built_revision(rev or default_revision())
+    base, stored = _baseline(baseline, store, notes)
+    if base is not None:
+        outcomes = _paired(cells, base, candidate, plan, floor, max_seconds, store)
+        rows = [outcome.row() for outcome in outcomes]
+    else:
+        rows = _unpaired(cells, stored, baseline, candidate, plan, floor, store, suite, notes)
+    rows = by_importance(rows)
+    if floor.n:
+        notes.append(
+            f"this machine's own noise: {floor.overall:.1%} in 95 % of {floor.n} comparisons of identical things"
+        )
+    fields: dict[str, Any] = {
+        "kind": "track", "a": baseline, "b": candidate.name, "host_id": host().host_id, "suite": suite,
+        "commits": {"a": (base.commit if base else "") or "", "b": candidate.commit or ""},
+        "paired": base is not None, "cases": [case_fields(row) for row in rows], "summary": summary(outcomes),
+        "noise_floor": floor.overall, "notes": notes,
+    }  # fmt: skip
+    if as_json:
+        print_json("track.check", 1, fields)
+    else:
+        from kbench.report import print_comparison
+
+        print_comparison(stdout_console(), fields, shown)
+        warn(notes)
+        for row in rows:
+            for text in row.extra.get("discarded", ()):
+                tell(f"{row.case}: thrown away and taken again: {text}")
+    checked_exit(rows, allow_inconclusive=allow_inconclusive)
+
+
+def _baseline(name: str, store: Store, notes: list[str]) -> tuple[Built | None, list[Record]]:
+    """The baseline ready to run, or else its stored records of this host, newest last.
+
+    Raises:
+        UserError: no such revision or file.
+        BuildFailed: it cannot be built, and nothing is stored of it.
+        InvalidEnvironment: the records are another machine's.
+    """
+    from kbench.measure import host
+    from kbench.results import Store, blocks_of, hosts_differ, one_host, read_records
+    from kbench.suites import BuildFailed, find_revision, repository_of
+
+    path = Path(name)
+    if path.suffix == ".jsonl" or path.is_file():
+        records = read_records(path)
+        theirs = one_host(blocks_of(records), name)
+        if theirs != host().host_id:
+            differ = hosts_differ(path, store.root / host().host_id / "host.json")
+            raise InvalidEnvironment(
+                f"its records are of host {theirs}, this is {host().host_id}", where=name, accepted="this machine's",
+                todo="; ".join(differ),
+            )  # fmt: skip
+        return None, records
+    try:
+        return built_revision(name), []
+    except BuildFailed as error:
+        repository = repository_of(Path.cwd())
+        assert repository is not None  # else there was nothing to build
+        commit = find_revision(repository, name).commit
+        # Baselines may be committed beside the code; scratch results are the store's own.
+        records = [
+            record
+            for one in (Store(repository / "results"), store)
+            for record in one.find(host_id=host().host_id, commit=commit, status="ok")
+        ]
+        if not blocks_of(records):
+            raise
+        notes.append(f"{error.found.splitlines()[0]}: {name}'s stored blocks take its place")
+        return None, records
+
+
+def _paired(
+    cells: Sequence[Cell], base: Built, candidate: Built, plan: Plan, floor: NoiseFloor, max_seconds: float | None,
+    store: Store,
+) -> list[Outcome]:  # fmt: skip
+    from kbench.suites import compare_revisions
+
+    options: dict[str, Any] = {} if max_seconds is None else {"max_seconds": max_seconds}
+    with progress_bar() as bar:
+        task = bar.add_task("check", total=len(cells))
+
+        def progress(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what[:70] or "check")
+
+        return compare_revisions(cells, base, candidate, store, plan, floor=floor, progress=progress, **options)
+
+
+def _unpaired(
+    cells: Sequence[Cell], stored: Sequence[Record], name: str, candidate: Built, plan: Plan, floor: NoiseFloor,
+    store: Store, suite: str, notes: list[str],
+) -> list[VerdictRow]:  # fmt: skip
+    from kbench.measure import ASSUMED_BETWEEN, host
+    from kbench.results import blocks_of, compare_recorded, deviation_between_runs
+    from kbench.suites import Recorder
+
+    wanted = {(cell.key, cell.implementation) for cell in cells}
+    records = recorded(Recorder(candidate), cells, store, suite)
+    own = deviation_between_runs(store.read(host().host_id))
+    between = ASSUMED_BETWEEN if own is None else own
+    notes.append(f"blocks of other times are no pairs: {between:.1%} a run is allowed for "
+                 f"({'measured here' if own is not None else 'assumed'})")  # fmt: skip
+    sides = [
+        {identity: blocks for identity, blocks in blocks_of(side).items() if identity[:2] in wanted}
+        for side in (stored, records)
+    ]
+    margins = {identity: floor.margin(*identity[:2]) for side in sides for identity in side}
+    rows = compare_recorded(*sides, plan, (name, candidate.name), between=between, margins=margins)
+    return [*rows, *_unmeasured(records, name, candidate.name)]
+
+
+def _unmeasured(records: Sequence[Record], a: str, b: str) -> list[VerdictRow]:
+    """Rows of what could not be measured now."""
+    from kbench.results import VerdictRow
+
+    return [
+        VerdictRow(each.key, a, b, "disturbed" if each.status == "skipped" else each.status, each.reason,  # type: ignore[arg-type]
+                   implementation=each.implementation, threads=each.threads)
+        for each in {(r.key, r.implementation): r for r in records if r.status != "ok"}.values()
+    ]  # fmt: skip
