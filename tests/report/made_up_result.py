@@ -103,6 +103,20 @@ def made_up() -> dict[str, Any]:
         },
         "ceilings": [*ceilings, {**card, "bandwidth_bytes_per_s": 1e12, "operations_per_s": 1e14}],
         "vram_curve": curve,
+        "what_if": [
+            {
+                "vram_bytes": 12 << 30, "decode_tokens_per_s": 18.0, "prefill_tokens_per_s": 58.0,
+                "decode_ratio": 18 / 14,
+            }
+        ],
+        "sensitivity": [
+            {
+                "device": "cuda:0", "extra_bytes": 1 << 30, "decode_tokens_per_s": 1.4,
+                "prefill_tokens_per_s": -0.54,
+            },
+            {"device": "cpu", "extra_bytes": 1 << 30, "decode_tokens_per_s": 0.0, "prefill_tokens_per_s": 0.0},
+        ],
+        "presets": {"whole layers": 30.0, "n-cpu-moe": 20.0},
         "block_sweeps": [{"problem": "linear(n=1000)", "implementation": "cpu.avx2", "settings": settings}],
         "rules": "kbench: 1\nrules:\n- match: {name: \"^lm_head$\"}\n",
     }  # fmt: skip
@@ -112,7 +126,7 @@ def bare() -> dict[str, Any]:
     """What a result must have, and no more."""
     optional = (
         "measured_reason", "error", "rules_path", "elapsed_s", "created", "kbench_version", "machine", "ceilings",
-        "vram_curve", "block_sweeps", "rules",
+        "vram_curve", "what_if", "sensitivity", "presets", "block_sweeps", "rules",
     )  # fmt: skip
     fields = {name: value for name, value in made_up().items() if name not in optional}
     fields |= {"measured": None, "host": None, "gpu": None, "notes": []}

@@ -66,7 +66,11 @@ def hostile(value: Any, attack: str) -> Any:
     if isinstance(value, list):
         return [hostile(item, attack) for item in value]
     if isinstance(value, dict):
-        free = set(value) in ({"cpu", "cuda:0"}, {"kbench"})  # devices, versions
+        free = set(value) in (
+            {"cpu", "cuda:0"},
+            {"kbench"},
+            {"whole layers", "n-cpu-moe"},
+        )  # devices, versions, presets
         return {f"{key}{attack}" if free else key: hostile(item, attack) for key, item in value.items()}
     return value
 

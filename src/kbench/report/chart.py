@@ -32,6 +32,7 @@ class Chart:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    words: Sequence[int] = ()  # columns of the table that hold words, not numbers
     caption: str = ""  # what is read beside the drawing, where ``description`` says too much
 
     def markup(self, width: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from .chart import Chart, Fields, device_style, legend, legend_lines
 from .drawing import Drawing, cut, text_width
-from .tune_report import unit_order
+from .unit_lines import unit_order
 
 # No model has more; a file that claims so draws nothing beyond.
 _MAX_LAYERS = 1000

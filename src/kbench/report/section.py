@@ -9,17 +9,19 @@ from kbench.core import format_bytes
 
 from .block_chart import block_charts
 from .chart import Chart, Fields
+from .gains import gain_chart, thumb_chart, thumb_warnings
 from .memory_chart import memory_chart
 from .placement_map import placement_map
 from .prediction_chart import prediction_chart
 from .provenance import all_cpu_modelled, modelled_words
 from .roofline import rooflines
-from .summary import summary, why_rows
+from .summary import summary
 from .tables import rate
 from .thread_chart import thread_chart
 from .time_chart import time_chart
 from .tune_report import next_command
 from .vram_chart import vram_chart, what_if_rows
+from .why import why_rows
 from .workload import step_words
 
 _PHASES = ("decode", "prefill")
@@ -56,6 +58,8 @@ def sections(fields: Fields) -> list[Section]:
         Section("time", "Where the time goes", _time(fields)),
         Section("roofline", "How close to the hardware", _charts(rooflines(fields))),
         Section("vram", "More or less GPU memory", _vram(fields)),
+        Section("gains", "What a little more would bring", [_chart(c) for c in [gain_chart(fields)] if c]),
+        Section("thumbs", "Rules of thumb", _thumbs(fields)),
         Section("threads", "Threads", _charts(c for p in _PHASES if (c := thread_chart(fields, p)))),
         Section("parameters", "Kernel parameters", _charts(block_charts(fields))),
         Section("prediction", "Predicted and measured", [_chart(prediction_chart(fields))]),
@@ -126,6 +130,14 @@ def _vram(fields: Fields) -> list[Block]:
     rows = what_if_rows(fields)
     more = [Block("heading", "What if"), Block("table", "Cards with other memory", header=header, rows=rows)]
     return [_chart(chart), *(more if rows else [])]
+
+
+def _thumbs(fields: Fields) -> list[Block]:
+    chart = thumb_chart(fields)
+    if chart is None:
+        return []
+    slower = [Block("note", f"{warning}.") for warning in thumb_warnings(fields)]
+    return [_chart(chart), *slower]
 
 
 def _rules(fields: Fields) -> list[Block]:

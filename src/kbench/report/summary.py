@@ -7,11 +7,10 @@ from kbench.core import format_bytes
 from .chart import Fields
 from .provenance import all_cpu_modelled, cpu_modelled, host_name
 from .tables import listed, percent, rate
-from .tune_report import UnitLine, unit_lines
+from .unit_lines import UnitLine, unit_lines
 from .vram_chart import planned_vram
+from .why import NAMES
 from .workload import goal_words, sequences, step_words
-
-_NAMES = {"stream": "norms, router and residual", "lm_head": "the output matrix", "attention": "attention"}
 
 
 def summary(fields: Fields) -> list[str]:
@@ -68,8 +67,8 @@ def _where(fields: Fields, units: list[UnitLine]) -> list[str]:
         return []
     sentences = []
     for device, memory in fields["placement"].items():
-        wholly = [_NAMES.get(u.name, u.name) for u in units if list(u.placed) == [device] and u.name != "transfers"]
-        partly = [f"a part of {_NAMES.get(u.name, u.name)}" for u in units if device in u.placed and len(u.placed) > 1]
+        wholly = [NAMES.get(u.name, u.name) for u in units if list(u.placed) == [device] and u.name != "transfers"]
+        partly = [f"a part of {NAMES.get(u.name, u.name)}" for u in units if device in u.placed and len(u.placed) > 1]
         names = [*wholly, *(name for name in partly if "transfers" not in name)]
         held = format_bytes(memory["weights_bytes"] + memory["kv_bytes"])
         if names:
@@ -84,7 +83,7 @@ def _bottleneck(fields: Fields, units: list[UnitLine]) -> list[str]:
     slowest = max(units, key=lambda unit: unit.phases.get("decode", 0.0))
     share = slowest.phases["decode"] / total
     place = listed(list(slowest.placed))
-    name = _NAMES.get(slowest.name, slowest.name)
+    name = NAMES.get(slowest.name, slowest.name)
     return [f"Most of the time of {step_words(fields)} goes to {name} on {place}: {percent(share)} of the sum."]
 
 
@@ -152,49 +151,3 @@ def _cpu_times(fields: Fields) -> str:
     if all_cpu_modelled(fields):
         return f"Times on the CPU ({host}) are modelled from {limits}"
     return f"Times on the CPU were measured on {host}, but those of {listed(modelled)} are modelled from {limits}"
-
-
-def why_rows(fields: Fields) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: each kind of module, its price on each device, and the reason for its place."""
-    devices = list(fields["placement"])
-    reasons = {
-        (row["unit"], a["device"]): a["reason"]
-        for row in fields["ops"]
-        for a in row["alternatives"]
-        if a["seconds"] is None and "reason" in a
-    }
-    rows = []
-    for unit, _ in unit_lines(fields["ops"]):
-        if unit.name == "transfers" or not unit.placed:
-            continue
-        prices = [_price(unit.decode.get(device)) for device in devices]
-        intensity = f"{unit.flops / unit.elements:.3g}" if unit.elements and unit.flops else "–"
-        size = format_bytes(unit.n_bytes) if unit.n_bytes else "–"
-        name = _NAMES.get(unit.name, unit.name)
-        rows.append([name, size, intensity, *prices, listed(list(unit.placed)), _reason(unit, devices, reasons)])
-    header = ["module", "size", "FLOP per element", *(f"ms on {device}" for device in devices), "runs on", "because"]
-    return header, rows
-
-
-def _price(seconds: float | None) -> str:
-    return "cannot" if seconds is None else f"{seconds * 1e3:.3g}"
-
-
-def _reason(unit: UnitLine, devices: list[str], reasons: dict[tuple[str, str], str]) -> str:
-    if len(devices) == 1:
-        return "there is no other device"
-    if len(unit.placed) > 1:
-        return "what fits goes to the faster device, layer by layer"
-    (here,) = unit.placed
-    others = [device for device in devices if device != here]
-    if all(unit.decode.get(device) is None for device in others):
-        return next((reasons[unit.name, d] for d in others if (unit.name, d) in reasons), "nothing runs it elsewhere")
-    mine = unit.decode.get(here)
-    best = min((s for d in others if (s := unit.decode.get(d)) is not None), default=None)
-    if not mine or best is None:
-        return ""
-    if best > 1.05 * mine:
-        return f"{best / mine:.3g} times as fast as elsewhere"
-    if best < mine / 1.05:
-        return f"elsewhere {mine / best:.3g} times as fast, but memory or crossings are better spent on others"
-    return "as fast as elsewhere; this way values cross less"

@@ -6,8 +6,7 @@ Reads the fields of the JSON object ``kbench.tune/1`` and nothing else.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,65 +19,25 @@ from kbench.results import tune_result_path
 
 from .provenance import all_cpu_modelled, cpu_modelled, modelled_words
 from .tables import bar, listed, milliseconds, percent, rate, table
+from .tune_tables import gain_lines, thumb_table, thumb_warnings, what_if_table, why_table
+from .unit_lines import UnitLine, unit_lines
 from .workload import goal_words, sequences, step_words
 
 Fields = Mapping[str, Any]
 
-# Units in the order in which a token meets them.
-_ORDER = (
-    "embedding", "stream", "q projections", "kv projections", "attention", "o projection", "linear attention",
-    "dense FFN", "routed experts", "shared experts", "final norm", "lm_head", "transfers",
-)  # fmt: skip
 # What takes memory on a device, as people call it; the margin is none of it.
 _MEMORY_LINES = {
     "weights": "weights_bytes", "cache": "kv_bytes", "workspace": "workspace_bytes", "runtime": "runtime_bytes",
     "pinned buffers": "pinned_bytes", "while loading": "loading_bytes", "left free": "margin_bytes",
 }  # fmt: skip
-# A rule of thumb that costs less than this much more time is as good.
-_NOTICED = 1.01
 _NAMES = {"stream": "norms, router, residual"}
-
-
-def unit_order() -> dict[str, int]:
-    """Position of each kind of module."""
-    return {name: position for position, name in enumerate(_ORDER)}
-
-
-@dataclass(slots=True)
-class UnitLine:
-    """Sums over the calls of a kind of module, or of a part of it: ``decode`` has its seconds on each device it could
-    run on (None where nothing runs it), ``placed`` on those it was placed on, ``phases`` of each phase."""
-
-    name: str
-    n_calls: int = 0
-    n_bytes: float = 0.0
-    elements: float = 0.0
-    flops: float = 0.0
-    decode: dict[str, float | None] = field(default_factory=dict)
-    placed: dict[str, float] = field(default_factory=dict)
-    phases: dict[str, float] = field(default_factory=dict)
-    modelled: bool = False
-
-    def add(self, row: Fields) -> None:
-        n = row["n_calls"]
-        self.phases[row["phase"]] = self.phases.get(row["phase"], 0.0) + n * row["seconds"]
-        self.modelled |= row["source"] == "modelled"
-        if row["phase"] != "decode":
-            return
-        self.n_calls += n
-        self.n_bytes += n * row["resident_bytes"]
-        self.elements += n * row["elements_resident"]
-        self.flops += n * row["flops"]
-        self.placed[row["device"]] = self.placed.get(row["device"], 0.0) + n * row["seconds"]
-        prices = {row["device"]: row["seconds"], **{a["device"]: a["seconds"] for a in row["alternatives"]}}
-        for device, seconds in prices.items():
-            before = self.decode.get(device, 0.0)
-            self.decode[device] = None if seconds is None or before is None else before + n * seconds
 
 
 def print_tune_report(console: Console, fields: Fields, page: Path | None = None) -> None:
     """Prints everything that a person wants to know, for a terminal of 100 columns; ``page`` is where its page lies."""
-    console.print(Group(_header(fields), Text(), _operators(fields), Text(), _placement(fields), _speeds(fields)))
+    more = [made for made in (what_if_table(fields), thumb_table(fields)) if made is not None]
+    console.print(Group(_header(fields), Text(), _operators(fields), Text(), why_table(fields), Text()))
+    console.print(Group(_placement(fields), _speeds(fields), *more))
     for line in _closing(fields, page):
         console.print(line, soft_wrap=True)  # a command must stay one line, to be copied
 
@@ -147,26 +106,6 @@ def _cells(line: UnitLine, devices: Sequence[str], totals: Mapping[str, float], 
         cells.append(percent(line.phases.get(phase, 0.0) / total) if total else "")
     cells.append("both" if len(line.placed) > 1 else next(iter(line.placed), ""))
     return cells
-
-
-def unit_lines(rows: Iterable[Fields]) -> list[tuple[UnitLine, list[UnitLine]]]:
-    """The kinds of modules in the order in which a token meets them, each with its parts where they differ."""
-    units: dict[str, tuple[UnitLine, dict[str, UnitLine]]] = {}
-    for row in rows:
-        name = "transfers" if row["op"] == "transfer" else row["unit"]
-        unit, parts = units.setdefault(name, (UnitLine(name), {}))
-        unit.add(row)
-        if row["resident_bytes"] and row["op"] not in ("rms_norm", "transfer"):
-            part = row["op"] if row["module"].endswith("self_attn") else row["module"].rpartition(".")[2]
-            parts.setdefault(part, UnitLine(part)).add(row)
-    order = unit_order()
-    chosen = sorted(units.values(), key=lambda pair: order.get(pair[0].name, len(order)))
-    return [(unit, list(parts.values()) if _differ(parts.values()) else []) for unit, parts in chosen]
-
-
-def _differ(parts: Iterable[UnitLine]) -> bool:
-    """Whether parts have different intensities: then each is worth a line, for it is what explains placements."""
-    return len({round(part.flops / part.elements, 2) for part in parts if part.elements}) > 1
 
 
 def _footnotes(fields: Fields) -> str:
@@ -248,13 +187,8 @@ def _closing(fields: Fields, page: Path | None) -> list[Text]:
         slower = solver["greedy_seconds"] / solver["seconds"] - 1
         text.append(f"; greedy by seconds saved per byte: {percent(max(0.0, slower))} slower", style="dim")
     lines.append(text)
-    for row in fields.get("sensitivity", ()):
-        extra, gain = format_bytes(row["extra_bytes"]), row["decode_tokens_per_s"]
-        lines.append(Text(f"{extra} more on {row['device']}: {gain:+.2g} tokens/s in decode", style="dim"))
-    slower = {name: seconds / solver["seconds"] for name, seconds in fields.get("presets", {}).items()}
-    said = ", ".join(f"{name} {factor:.2f}x" for name, factor in slower.items() if factor > _NOTICED)
-    if said:
-        lines.append(Text(f"rules of thumb of other tools take this much of the time: {said}", style="dim"))
+    lines += [Text(line, style="dim") for line in gain_lines(fields)]
+    lines += [Text(line, style="yellow") for line in thumb_warnings(fields)]
     packing = fields["packing"]
     if packing["seconds"]:
         stored, seconds = packing["stored_bytes"], packing["seconds"]

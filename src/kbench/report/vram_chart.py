@@ -70,6 +70,15 @@ def what_if_rows(fields: Fields) -> list[list[str]]:
     return rows
 
 
+def own_row(fields: Fields) -> list[str] | None:
+    """The same for the memory that was planned for."""
+    own = planned_vram(fields)
+    point = next((p for p in fields.get("vram_curve", ()) if p["vram_bytes"] == own), None)
+    if not own or point is None or point["used_bytes"] is None or not point.get("decode_tokens_per_s"):
+        return None
+    return [f"{format_bytes(own)} (this plan)", *_rates(point), "–"]
+
+
 def _rates(point: Fields) -> list[str]:
     return [
         format_bytes(point["used_bytes"]),

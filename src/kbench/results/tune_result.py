@@ -23,6 +23,9 @@ SOLD_GIB = (12, 16, 24, 32, 48)
 # A result of a model of a hundred layers takes a tenth of a megabyte.
 _MAX_BYTES = 64 << 20
 
+# Rates and their differences beyond this are nonsense.
+_MOST = 1e30
+
 _SOURCE = Text(("measured", "modelled"))
 _PHASE = Text(("decode", "prefill"))
 _RATES: dict[str, Shape] = {"decode_tokens_per_s": Number(), "prefill_tokens_per_s": Number()}
@@ -68,6 +71,12 @@ _MACHINE = Object(
         "numa_nodes": Number(), "gpus": ListOf(Text(), 64), "system": Text(), "versions": MapOf(Text()),
     },
 )  # fmt: skip
+_GAIN = Object(
+    {"device": Text(), "extra_bytes": Number()},
+    {"decode_tokens_per_s": Number(-_MOST), "prefill_tokens_per_s": Number(-_MOST), "extra_bytes_per_s": Number()},
+)
+_THUMB = Object({"name": Text(), "words": Text(), "of": Text(), "ratio": Number()})
+_WHAT_IF = Object({"vram_bytes": Number(), **{name: Maybe(Number()) for name in (*_RATES, "decode_ratio")}})
 _RESULT = Object(
     {
         "schema": Text((SCHEMA,)),
@@ -99,6 +108,10 @@ _RESULT = Object(
         "machine": Maybe(_MACHINE),
         "ceilings": ListOf(_CEILING, 10_000),
         "vram_curve": ListOf(_POINT, 1000),
+        "what_if": ListOf(_WHAT_IF, 100),
+        "sensitivity": ListOf(_GAIN, 100),
+        "presets": MapOf(Number(), 100),
+        "rules_of_thumb": ListOf(_THUMB, 100),
         "block_sweeps": ListOf(_SWEEP, 1000),
         "rules": Text(),
     },

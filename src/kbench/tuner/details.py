@@ -8,7 +8,7 @@ from typing import Any
 from kbench import __version__
 from kbench.core import CPU, Device
 from kbench.measure import Host
-from kbench.results import Record, Store
+from kbench.results import SOLD_GIB, Record, Store
 
 from .budget import Budget
 from .cost_model import MEASURED, MODELLED, Roof
@@ -40,8 +40,30 @@ def details(
         "machine": machine_fields(machine) if machine else None,
         "ceilings": [*_host_ceilings(layout.costs.roof), *_gpu_ceilings(gpus, profiles)],
         "vram_curve": curve,
+        "what_if": what_if(curve, gpus[0].total_bytes if gpus else 0),
         "block_sweeps": block_sweeps(sweeps),
     }
+
+
+def what_if(curve: Sequence[Mapping[str, Any]], vram_bytes: int) -> list[dict[str, Any]]:
+    """What cards with common memory sizes would bring, ``decode_ratio`` beside the plan for ``vram_bytes``; None where
+    nothing fits."""
+    points = {point["vram_bytes"]: point for point in curve}
+    now = points.get(vram_bytes, {}).get("decode_tokens_per_s")
+    rows = []
+    for gib in SOLD_GIB:
+        point = points.get(gib << 30)
+        if point is not None:
+            decode = point.get("decode_tokens_per_s")
+            rows.append(
+                {
+                    "vram_bytes": gib << 30,
+                    "decode_tokens_per_s": decode,
+                    "prefill_tokens_per_s": point.get("prefill_tokens_per_s"),
+                    "decode_ratio": decode / now if decode and now else None,
+                }
+            )
+    return rows
 
 
 def machine_fields(machine: Host) -> dict[str, Any]:
