@@ -63,15 +63,6 @@ def test_explain_shows_the_whole_or_one_module() -> None:
         kbench("explain", FILE, "model.layers.3.mlp.expert", *MODEL)
 
 
-def test_export_speaks_the_other_tools_language() -> None:
-    code, out = kbench("export", FILE, *MODEL, "--to", "llama.cpp")
-    assert code == 0 and out.startswith("-ngl 999 -ot '^blk")
-    code, out = kbench("export", FILE, *MODEL, "--to", "ktransformers")
-    assert code == 0 and "class: ktransformers.operators.experts.KTransformersExperts\n" in out
-    with pytest.raises(UserError, match=r"unknown tool 'lama\.cpp'"):
-        kbench("export", FILE, *MODEL, "--to", "lama.cpp")
-
-
 def test_a_file_that_is_not_there_is_a_usage_error() -> None:
     with pytest.raises(UserError, match="no such file"):
         kbench("check", "nowhere.yaml")
@@ -138,17 +129,6 @@ def test_operators_of_ones_own_where_they_cannot_be(tmp_path: Path) -> None:
     assert (
         f"error: {path}:11: rule 3, replace.class · mine.Op would replace a module that does no work of its own" in out
     )
-
-
-@pytest.mark.parametrize("tool", ["ktransformers", "llama.cpp"])
-def test_operators_of_ones_own_are_not_exported(tmp_path: Path, tool: str) -> None:
-    path = tmp_path / "r.yaml"
-    path.write_text("kbench: 1\nrules:\n- match: {name: 'mlp$'}\n  replace: {kwargs: {prefill_op: mine.Op}}\n")
-    arguments = ("export", path, "--model", "deepseek-v2-lite-chat", "--to", tool, "--trust", "mine")
-    with pytest.raises(UserError, match=r"mine\.Op replaces model\.layers\.0\.mlp and 26 more modules"):
-        kbench(*arguments)
-    path.write_text(path.read_text().replace("mine.Op", "torch"))
-    assert kbench(*arguments)[0] == 0
 
 
 def test_a_file_that_lacks_a_tensor_is_found_before_any_weight_is_read(tiny_gguf: Path, tmp_path: Path) -> None:

@@ -15,12 +15,11 @@ from kbench.rules import (
     check,
     emit,
     explain,
+    export,
     fold_rows,
     load_rules,
     parse_rules,
     read_rules,
-    to_ktransformers,
-    to_llama_cpp,
 )
 
 FILES = Path(__file__).parent / "fixtures"
@@ -91,7 +90,7 @@ def test_files_load_place_and_survive_a_round_trip(file: str, model: str, expect
 def test_the_export_reads_back_to_the_same_devices(file: str, model: str) -> None:
     tree = tree_of(model)
     placed = assign(load_rules(FILES / file), tree)
-    exported = parse_rules(parse_yaml(to_ktransformers(placed, tree)))
+    exported = parse_rules(parse_yaml(export(placed, tree, "ktransformers").file))
     assert [one for one in check(exported, tree) if one.severity != "info"] == []
     back = assign(exported, tree)
     for module in tree.walk():
@@ -109,17 +108,6 @@ def test_a_break_in_the_transfer_map_is_found() -> None:
     assert found and all("hidden state is on cuda:1" in one.found and "layers.29." in one.found for one in found)
     absent = [one for one in check(broken, devices={CPU, GPU}) if one.code == "no-device"]
     assert line in {one.line for one in absent} or any("cuda:1" in one.found for one in absent)
-
-
-def test_llama_cpp_gets_overrides_for_what_is_not_on_the_gpu() -> None:
-    tree = tree_of("deepseek-v2-chat")
-    one = to_llama_cpp(assign(load_rules(FILES / "deepseek_v2_one_gpu.yaml"), tree), tree)
-    experts = r"^blk\.([1-9]|[1-5][0-9])\.(ffn_gate_exps\.weight|ffn_up_exps\.weight|ffn_down_exps\.weight)$"
-    assert one == ["-ngl", "999", "-ot", f"{experts}=CPU"]
-    assert to_llama_cpp({}, tree) == ["-ngl", "0"]
-    two = to_llama_cpp(assign(load_rules(FILES / "deepseek_v2_two_gpus.yaml"), tree), tree)
-    assert any(argument.startswith(r"^blk\.[3-5][0-9]\.") and argument.endswith("=CUDA1") for argument in two)
-    assert not any("," in argument for argument in two)
 
 
 def test_explain_says_which_line_placed_what() -> None:

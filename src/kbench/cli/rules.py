@@ -12,6 +12,7 @@ import typer
 from kbench.core import Device, Phase, Placement, UserError, did_you_mean, format_bytes, parse_size
 
 from .output import plural, print_json, shown, shown_lines, stdout_console
+from .rules_export import export
 
 if TYPE_CHECKING:
     from kbench.core import Module
@@ -251,39 +252,6 @@ def _print_rows(rows: list[Row]) -> None:
         print(f"{'decode, prefill' if alike else phase}: {told or 'no weights'}")
         if alike:
             break
-
-
-def export(
-    path: Path = _RULES,
-    to: str = typer.Option(..., "--to", help="ktransformers (YAML) or llama.cpp (arguments)."),
-    model: str = typer.Option(..., "--model", "-m", help=_MODEL.help),
-    trust: list[str] = _TRUST,
-    json: bool = _JSON,
-) -> None:
-    """Say what a rule file does in another tool's words, as far as that tool has words for it.
-
-    Example: kbench rules export my.yaml --model deepseek-v2-chat --to llama.cpp
-    """
-    import shlex
-
-    from kbench.rules import assign, load_rules, to_ktransformers, to_llama_cpp
-
-    if to not in ("ktransformers", "llama.cpp"):
-        known = ("ktransformers", "llama.cpp")
-        raise UserError(f"unknown tool {to!r}", where="--to", accepted=", ".join(known), todo=did_you_mean(to, known))
-    tree = _tree(model)
-    placements = assign(load_rules(path, trust=tuple(trust)), tree)
-    fields: dict[str, str | list[str]]
-    if to == "llama.cpp":
-        arguments = to_llama_cpp(placements, tree)
-        text, fields = shlex.join(arguments) + "\n", {"arguments": arguments}
-    else:
-        text = to_ktransformers(placements, tree)
-        fields = {"yaml": text}
-    if json:
-        print_json("rules.export", 1, {"path": str(path), "model": model, "to": to, **fields})
-    else:
-        print(text, end="")
 
 
 def _tree(model: str) -> Module:

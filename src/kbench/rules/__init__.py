@@ -3,7 +3,8 @@
 from .check import check
 from .emit import emit, write_rules
 from .explain import Row, explain, fold_rows, hidden_state, memory_by_device, weights_by_device
-from .export import to_ktransformers, to_llama_cpp
+from .export import TOOLS, export
+from .exported import Export, Serving
 from .finding import Finding, Severity
 from .match import assign, load_rules, match_modules
 from .operators import ENTRY_POINT_GROUP, is_trusted
@@ -12,7 +13,7 @@ from .schema import Rule, RuleSet, parse_rules, read_rules
 check_rules = check
 
 __all__ = [
-    "ENTRY_POINT_GROUP", "Finding", "Row", "Rule", "RuleSet", "Severity", "assign", "check", "check_rules", "emit",
-    "explain", "fold_rows", "hidden_state", "is_trusted", "load_rules", "match_modules", "memory_by_device",
-    "parse_rules", "read_rules", "to_ktransformers", "to_llama_cpp", "weights_by_device", "write_rules",
+    "ENTRY_POINT_GROUP", "TOOLS", "Export", "Finding", "Row", "Rule", "RuleSet", "Serving", "Severity", "assign",
+    "check", "check_rules", "emit", "explain", "export", "fold_rows", "hidden_state", "is_trusted", "load_rules",
+    "match_modules", "memory_by_device", "parse_rules", "read_rules", "weights_by_device", "write_rules",
 ]  # fmt: skip

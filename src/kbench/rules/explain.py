@@ -10,7 +10,7 @@ from kbench.core import Device, Module, Phase, Placement
 
 from .budget import Memory, device_memory
 from .fold import ranges, split_number
-from .match import Placer, assign, match_modules
+from .match import assign, place
 from .schema import DEFAULT, RuleSet
 from .transfer_map import layer_of
 
@@ -64,9 +64,7 @@ def explain(rules: RuleSet, tree: Module, default: Placement | None = None) -> l
     Raises:
         UserError: the rules have errors.
     """
-    placements = assign(rules, tree, default)
-    matched = list(match_modules(rules, tree))
-    placer = Placer.of(rules, matched, rules.default_placement if default is None else default)
+    matched, placer = place(rules, tree, default)
     return [
         Row(
             found.module.name,
@@ -75,7 +73,7 @@ def explain(rules: RuleSet, tree: Module, default: Placement | None = None) -> l
             found.rule.line if found.rule else None,
             found.above,
             found.rule.replace_class if found.rule else DEFAULT,
-            placements[found.module.name],
+            placer.placement(found),
             sum(tensor.n_bytes for tensor in found.module.tensors),
             map_line=placer.map_line(found),
         )

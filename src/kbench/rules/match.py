@@ -78,11 +78,18 @@ def assign(
     Raises:
         UserError: the rules have errors: all of them in one message.
     """
+    found, placer = place(rules, tree, default, check_block=check_block)
+    return {one.module.name: placer.placement(one) for one in found}
+
+
+def place(
+    rules: RuleSet, tree: Module, default: Placement | None = None, *, check_block: CheckBlock | None = None
+) -> tuple[list[Matched], Placer]:
+    """Every module of ``tree`` with its rule, and what places it. As ``assign``, which keeps the placements only."""
     default = rules.default_placement if default is None else default
     _refuse(rules, default, check_block)
     found = list(match_modules(rules, tree))
-    placer = Placer.of(rules, found, default)
-    return {one.module.name: placer.placement(one) for one in found}
+    return found, Placer.of(rules, found, default)
 
 
 class Placer:
