@@ -24,8 +24,8 @@ from .verdict_row import BROKEN, RowStatus, VerdictRow, by_importance
 
 __all__ = [
     "AA_SUITE", "BROKEN", "NOTICED", "SOLD_GIB", "CaseBlocks", "FileSummary", "Identity", "Index", "NoiseFloor",
-    "Pruned", "Record", "RowStatus", "Store", "VerdictRow", "blocks_of", "by_importance", "case_key", "compare_recorded",
-    "current_commit", "default_root", "deviation_between_runs", "frame", "hosts_differ", "is_aa", "noise_floor",
-    "old_places", "one_host", "problem_params", "prune", "read_records", "read_tune_result",
+    "Pruned", "Record", "RowStatus", "Store", "VerdictRow", "blocks_of", "by_importance", "case_key",
+    "compare_recorded", "current_commit", "default_root", "deviation_between_runs", "frame", "hosts_differ", "is_aa",
+    "noise_floor", "old_places", "one_host", "problem_params", "prune", "read_records", "read_tune_result",
     "rules_of_thumb", "track_fields", "tune_result_path", "write_tune_result",
 ]  # fmt: skip
