@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kbench.measure import median, median_absolute_deviation, median_interval, quartiles, relative_spread
-from kbench.measure.statistics import median_ranks, quantile, relative_half_width
+from kbench.measure import (
+    median,
+    median_absolute_deviation,
+    median_interval,
+    quantile_interval,
+    quartiles,
+    relative_spread,
+    samples_needed,
+)
+from kbench.measure.statistics import median_ranks, quantile, quantile_ranks, relative_half_width
 
 SAMPLES = st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=60)
 
@@ -71,3 +79,33 @@ def test_degenerate_series() -> None:
     for function in (median, quartiles, median_interval):
         with pytest.raises(ValueError, match="no samples"):
             function([])
+
+
+@given(st.integers(1, 900), st.sampled_from([0.05, 0.25, 0.5, 0.9, 0.95, 0.99]))
+def test_ranks_of_a_quantile_are_the_binomials(n: int, fraction: float) -> None:
+    ranks = quantile_ranks(n, fraction)
+    assert (ranks is None) == (n < samples_needed(fraction))
+    if ranks is not None:
+        low, high, coverage = ranks
+        # A sample of rank `low` (from 0) lies above the quantile when at most `low` samples lie below it.
+        below = stats.binom(n, fraction)
+        assert below.cdf(low) <= 0.025 < below.cdf(low + 1)
+        assert below.sf(high) <= 0.025 < below.sf(high - 1)
+        assert coverage == pytest.approx(below.cdf(high) - below.cdf(low), abs=1e-9)
+
+
+def test_samples_that_a_percentile_needs() -> None:
+    assert [samples_needed(fraction) for fraction in (0.5, 0.95, 0.99)] == [6, 72, 368]
+    assert quantile_interval([1.0] * 71, 0.95) is None and quantile_interval([1.0] * 72, 0.95) is not None
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        quantile_ranks(10, 1.0)
+
+
+def test_the_interval_of_a_percentile_covers_it() -> None:
+    rng = np.random.default_rng(3)
+    truth, covered = stats.expon.ppf(0.95), 0
+    for _ in range(400):
+        interval = quantile_interval(rng.exponential(size=200).tolist(), 0.95)
+        assert interval is not None
+        covered += interval.low <= truth <= interval.high
+    assert covered / 400 > 0.93

@@ -88,6 +88,44 @@ def median_interval_sorted(ordered: Sequence[float], confidence: float = 0.95) -
     return Interval(ordered[rank], ordered[len(ordered) - 1 - rank], coverage)
 
 
+def samples_needed(fraction: float, confidence: float = 0.95) -> int:
+    """The least number of samples of which an interval of the ``fraction`` quantile can be had: 6 of the median, 72 of
+    the 95th percentile, 368 of the 99th. With fewer, a sample beyond the quantile may not even be among them."""
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(max(fraction, 1 - fraction)))
+
+
+@lru_cache(maxsize=4096)
+def quantile_ranks(n: int, fraction: float, confidence: float = 0.95) -> tuple[int, int, float] | None:
+    """``(low, high, coverage)``: order statistics, from 0, that enclose the ``fraction`` quantile, each of them missed
+    with at most half of what ``confidence`` leaves; None with fewer than ``samples_needed``.
+
+    As for the median, but a sample lies below the quantile with probability ``fraction``.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"a quantile's fraction is between 0 and 1, not {fraction}")
+    if n < samples_needed(fraction, confidence):
+        return None
+    tail = (1 - confidence) / 2
+    below, low, low_missed = 0.0, 0, 0.0
+    for count in range(n):  # below = P(at most `count` samples lie below the quantile)
+        log_ways = math.lgamma(n + 1) - math.lgamma(count + 1) - math.lgamma(n - count + 1)
+        below += math.exp(log_ways + count * math.log(fraction) + (n - count) * math.log(1 - fraction))
+        if below <= tail:
+            low, low_missed = count, below
+        elif below >= 1 - tail:
+            return low, count, below - low_missed
+    return None
+
+
+def quantile_interval(samples: Sequence[float], fraction: float, confidence: float = 0.95) -> Interval | None:
+    """Distribution-free interval of a quantile from order statistics; None with too few samples."""
+    ranks = quantile_ranks(len(samples), fraction, confidence)
+    if ranks is None:
+        return None
+    ordered = sorted(samples)
+    return Interval(ordered[ranks[0]], ordered[ranks[1]], ranks[2])
+
+
 def relative_half_width(interval: Interval, centre: float) -> float:
     """Half the interval's width as a share of ``centre``; 0 for a point, infinite around zero."""
     width = interval.high - interval.low

@@ -26,6 +26,8 @@ import psutil
 
 from kbench.core import CheckBroken, CorruptFile, InvalidEnvironment, KbenchError, Unsupported, UserError
 
+from .peak_memory import peak_resident_bytes
+
 Turn = Callable[[Mapping[str, Any]], Any]
 # What every variant of every side answered, by (side, variant).
 Answers = dict[tuple[str, str], list[Any]]
@@ -167,7 +169,7 @@ class Side:
     def stop(self) -> None:
         if self._process is None:
             return
-        self.peak_bytes = max(self.peak_bytes, _peak_bytes(self._process.pid))
+        self.peak_bytes = max(self.peak_bytes, peak_resident_bytes(self._process.pid))
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
@@ -196,14 +198,6 @@ class Side:
         tail = "".join(self._errors.readlines()[-_QUOTED_LINES:]).strip()
         ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return CheckBroken(f"its process ended ({ended})\n{tail}", where=self.name)
-
-
-def _peak_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/status") as status:
-            return next((int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM")), 0)
-    except OSError:
-        return 0
 
 
 def fit_at_once(sides: Iterable[Side]) -> bool:
