@@ -24,13 +24,16 @@ from .injection import boundary
 from .load import load_descriptor
 from .lower import lower, operator_errors
 from .lower_deepseek2 import absorbing_is_faster
+from .requantize import LABELS as REQUANTIZED
+from .requantize import requantize, requantized_types
 from .synth import first_layers, synthesize
 from .tree import build_tree
 
 __all__ = [
-    "ARCHITECTURES", "DEFAULT_QUANT", "Architecture", "Arena", "CallGroup", "ClassBytes", "Footprint", "GgufFile",
-    "GgufTensor", "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe", "absorbing_is_faster", "architecture",
-    "boundary", "build_tree", "describe_gguf", "embedded", "embedded_names", "first_layers", "footprint",
-    "group_calls", "kv_bytes_per_token", "layer_kv_bytes", "layer_state_bytes", "load_descriptor", "lower",
-    "open_gguf", "operator_errors", "plan_arena", "synthesize", "tensor_classes", "total_work", "with_quant",
+    "ARCHITECTURES", "DEFAULT_QUANT", "REQUANTIZED", "Architecture", "Arena", "CallGroup", "ClassBytes",
+    "Footprint", "GgufFile", "GgufTensor", "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe",
+    "absorbing_is_faster", "architecture", "boundary", "build_tree", "describe_gguf", "embedded", "embedded_names",
+    "first_layers", "footprint", "group_calls", "kv_bytes_per_token", "layer_kv_bytes", "layer_state_bytes",
+    "load_descriptor", "lower", "open_gguf", "operator_errors", "plan_arena", "requantize", "requantized_types",
+    "synthesize", "tensor_classes", "total_work", "with_quant",
 ]  # fmt: skip
