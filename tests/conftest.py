@@ -15,11 +15,22 @@ from typing import Any
 
 import pytest
 
+# The project's own plugin, also where the project is only on the path; and pytest's fixture for testing plugins.
+pytest_plugins = ("pytester", "kbench.pytest_plugin")
+
 # Skips that stay skips with $KBENCH_REQUIRE=1: what the machine's hardware or user cannot do, and what an
 # implementation says it does not support. Any other skip, a missing package or download, is a failure there.
 _ALLOWED_SKIPS = re.compile(
     r"the CPU lacks|not x86-64|one processor only|no native kernel|this user may read everything|not runnable"
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Benchmarks run once, as checks, unless they are what was asked for."""
+    option = config.option
+    if hasattr(option, "benchmark_disable") and not (option.benchmark_only or option.benchmark_enable):
+        option.benchmark_disable = True
 
 
 def _required(report: pytest.TestReport | pytest.CollectReport) -> None:
