@@ -36,7 +36,8 @@ def test_tuner_plans_the_chunk_that_the_engine_runs() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "suites").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_suite_loads(path: Path) -> None:
-    assert suites.expand(suites.load_suite(path))
+    suite = suites.load_suite(path)
+    assert suites.expand(suite) or suites.engine_cases(suite, "model.gguf") or suite.claims
 
 
 SOURCES = sorted(path for kind in ("*.py", "*.cpp", "*.h") for path in (ROOT / "src").rglob(kind))

@@ -9,7 +9,7 @@ import pytest
 from kbench.core import Problem, UserError
 from kbench.kernels import implementation
 from kbench.measure import host
-from kbench.suites import expand, load_suite, matches, parse_suite, select
+from kbench.suites import expand, load_suite, matches, parse_suite, run_cells, select
 from kbench.suites.schema import suites_root
 
 needs_native = pytest.mark.skipif(
@@ -160,4 +160,30 @@ def test_a_filter_may_name_a_kernel_parameter() -> None:
 
 def test_the_suites_that_come_with_kbench_expand() -> None:
     for path in suites_root().glob("*.yaml"):
-        assert expand(load_suite(path)), path
+        suite = load_suite(path)
+        assert expand(suite) or suite.engine or suite.claims, path
+
+
+def test_tags_pick_entries_of_operations() -> None:
+    suite = parse_suite(GOOD.replace("tokens: [1, 4]}", "tokens: [1, 4], tags: [quick, products]}"))
+    assert {cell.problem.op for cell in expand(suite.tagged(["products"]))} == {"linear"}
+    with pytest.raises(UserError, match="accepted: products, quick"):
+        suite.tagged(["slow"])
+
+
+def test_what_needs_a_gpu_says_so() -> None:
+    suite = parse_suite(
+        GOOD.replace("[reference, torch]", "[torch, marlin]").replace("threads: [1, max]", "device: cuda")
+    )
+    cells = expand(suite)
+    assert {cell.implementation for cell in cells} == {"torch", "marlin"} and {str(c.device) for c in cells} == {
+        "cuda:0"
+    }
+    records = run_cells(cells[:2], None)
+    assert all(record.status == "unsupported" and record.device == "cuda:0" for record in records)
+    import torch
+
+    if not torch.cuda.is_available():
+        assert all("no CUDA GPU is here" in record.reason for record in records)
+    with pytest.raises(UserError, match="unknown device 'tpu'"):
+        parse_suite(GOOD.replace("threads: [1, max]", "device: tpu"))

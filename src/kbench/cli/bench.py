@@ -1,183 +1,143 @@
-"""`kbench bench`: measures the cells of a suite and prints what they reach."""
+"""`kbench bench`: measures what a suite lists, or a model's perplexity, and prints it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import print_json, progress_bar, shown, stderr_console, stdout_console
+from kbench.core import UserError
+
+from .bench_claims import check_claims
+from .bench_engine import engine_row, measure_engine
+from .bench_ladder import climb
+from .bench_ops import op_row, print_ops
+from .bench_output import print_keys, progress_of, raise_broken
+from .bench_perplexity import measure_perplexity
+from .output import print_json, shown, stderr_console, stdout_console
 
 if TYPE_CHECKING:
-    from kbench.results import Record
-    from kbench.suites import Suite
+    from kbench.suites import Cell, EngineCase, Suite
 
+_HELP = """Measure operations, whole models, claims or perplexity: what a suite lists.
 
-def _row(record: Record) -> dict[str, Any]:
-    """The numbers of one record: times in seconds, rates per second."""
-    from kbench.core import work
-    from kbench.measure import quartiles
+Operations (smoke, ops-cpu, moe, mla, ops-gpu): every case is checked against its definition, then timed with cold
+caches. Bytes are those of the weights, caches and activations that a call must touch; rates are those over the median.
 
-    done = work(record.core_problem())
-    row: dict[str, Any] = {
-        "case": record.key,
-        "implementation": record.implementation,
-        "block": record.extra.get("block", {}),
-        "status": record.status,
-        "reason": record.reason,
-        "median_seconds": record.median,
-        "q1_seconds": None,
-        "q3_seconds": None,
-        "n_samples": len(record.samples),
-        "bytes_touched": done.bytes_touched,
-        "flops": done.flops,
-        "bytes_per_s": None,
-        "flops_per_s": None,
-        "ai_touched": done.ai_touched,
-        "ai_resident": done.ai_resident,
-        "subset": record.extra.get("subset", ""),
-        "cold": record.extra.get("cold"),
-        "prepare_seconds": record.extra.get("prepare_seconds"),
-        "prepared_bytes": record.extra.get("prepared_bytes"),
-    }
-    if record.median:
-        row["q1_seconds"], _, row["q3_seconds"] = quartiles(record.samples)
-        row["bytes_per_s"], row["flops_per_s"] = done.bytes_touched / record.median, done.flops / record.median
-    return row
+Models (engine, with --model): each case is a process of its own: load, first run, time to first token, time between
+tokens with percentiles, peak memory, where everything ran. What runs elsewhere than asked is an error.
 
+A ladder (matmul-ladder: what each optimisation of a matrix product brings on this machine) is measured in pairs; claims
+(seed-claims) are printed beside what was measured here.
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+Raw samples go to the result store. What failed is a record too, and the run goes on; what has a record is not measured
+again without --again.
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("case", overflow="fold")
-    table.add_column("implementation")
-    for name in ("median µs", "quartiles µs", "GB/s", "GFLOP/s", "FLOP/byte"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        case = row["case"] + (f" [{row['subset']}]" if row["subset"] else "")
-        chosen = " ".join((row["implementation"], *(f"{name}={value}" for name, value in row["block"].items())))
-        head = (Text(shown(case)), Text(shown(chosen)))  # a suite's words are no markup
-        if row["median_seconds"] is None:
-            table.add_row(*head, row["status"], Text(shown(row["reason"][:60])))
-            continue
-        quartiles = f"{row['q1_seconds'] * 1e6:.1f}–{row['q3_seconds'] * 1e6:.1f}"
-        rates = (f"{row[name] / 1e9:.1f}" for name in ("bytes_per_s", "flops_per_s"))
-        table.add_row(*head, f"{row['median_seconds'] * 1e6:.1f}", quartiles, *rates, f"{row['ai_touched']:.2f}")
-    stdout_console().print(table)
+Examples:
 
+  [bold]kbench bench ops-cpu --filter 'linear(quant=Q4_K*tokens=1,*'[/bold]
 
-def _climb(loaded: Suite, pattern: str, dry_run: bool, as_json: bool) -> None:
-    """Measures a suite that is a ladder and prints it."""
-    from kbench.core import CheckBroken
-    from kbench.measure import Guard, host
-    from kbench.report import print_ladder
-    from kbench.results import Store
-    from kbench.suites import run_ladder, select_rungs, threads_of
+  [bold]kbench bench engine --model smollm2.gguf --tag quick[/bold]
 
-    rungs = select_rungs(loaded.ladder, pattern) if pattern else loaded.ladder
-    about = {"suite": loaded.name, "host_id": host().host_id}
-    if dry_run:
-        keys = [str(rung) for rung in rungs]
-        print_json("bench", 1, {**about, "cells": keys}) if as_json else print(*map(shown, keys), sep="\n")
-        return
-    store, guard = Store(), Guard()
-    with progress_bar() as bar:
-        task = bar.add_task(loaded.name, total=len(rungs))
+  [bold]kbench bench seed-claims --model smollm2.gguf[/bold]
 
-        def progress(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, description=what[:70] or loaded.name)
-
-        records = run_ladder(rungs, threads_of(loaded), store, progress=progress, suite=loaded.name)
-    warnings = guard.warnings()
-    if as_json:
-        print_json("bench", 1, {**about, "rungs": [_rung(record) for record in records], "warnings": list(warnings)})
-    else:
-        print_ladder(stdout_console(), records, shown)
-        for warning in warnings:
-            stderr_console().print(f"warning: {shown(warning)}", markup=False)
-        stderr_console().print(f"{len(records)} rungs on host {host().host_id}; records in {store.root}")
-    broken = [record for record in records if record.status in ("wrong", "crashed")]
-    if broken:
-        first = broken[0]
-        raise CheckBroken(
-            f"{len(broken)} of {len(records)} rungs {first.status}: {first.reason}", where=first.implementation
-        )
-
-
-def _rung(record: Record) -> dict[str, Any]:
-    """One rung for programs; raw samples are in the store."""
-    rung = {k: v for k, v in record.extra["rung"].items() if k not in ("ratios", "against_samples")}
-    return {
-        "case": record.key,
-        "implementation": record.implementation,
-        "status": record.status,
-        "reason": record.reason,
-        "median_seconds": record.median,
-        "n_pairs": len(record.extra["rung"].get("ratios", ())),
-        **rung,
-    }
+  [bold]kbench bench --perplexity m.Q4_0.gguf --against m.F16.gguf --text story.txt[/bold]
+"""
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
 
-    @app.command(
-        epilog="Examples: kbench bench ops-cpu --filter 'linear(quant=Q4_K*tokens=1,*'  ·  kbench bench matmul-ladder"
-    )
-    def bench(
-        suite: str = typer.Argument("smoke", help="A suite's name (smoke, ops-cpu, matmul-ladder) or a YAML file."),
-        pattern: str = typer.Option("", "--filter", metavar="KEY", help="Only cases whose key holds or globs this."),
-        again: bool = typer.Option(False, "--again", help="Measure again what has a fresh record."),
-        dry_run: bool = typer.Option(False, "--list", help="Print the case keys and measure nothing."),
-        as_json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+    @app.command("bench", help=_HELP)
+    def _bench(
+        suite: Annotated[
+            str, typer.Argument(help="A suite's name or YAML file, or a .gguf file (engine on that model).")
+        ] = "smoke",
+        model: Annotated[str, typer.Option(help="A .gguf file, for cases that run one.")] = "",
+        rules: Annotated[str, typer.Option(help="Rules that place its modules.")] = "",
+        pattern: Annotated[
+            str, typer.Option("--filter", metavar="KEY", help="Only cases whose key holds or globs this.")
+        ] = "",
+        tags: Annotated[list[str] | None, typer.Option("--tag", help="Only entries with this tag; repeatable.")] = None,
+        again: Annotated[bool, typer.Option("--again", help="Measure again what has a fresh record.")] = False,
+        dry_run: Annotated[bool, typer.Option("--list", help="Print the case keys and measure nothing.")] = False,
+        perplexity: Annotated[
+            str, typer.Option(metavar="MODEL", help="In place of a suite: perplexity of this .gguf file.")
+        ] = "",
+        text: Annotated[Path | None, typer.Option(help="The text; by default English that comes with kbench.")] = None,
+        against: Annotated[str, typer.Option(help="The full-precision .gguf file to tell KL and ratio against.")] = "",
+        window: Annotated[int | None, typer.Option(help="Tokens of a window of the text. Default: 512.")] = None,
+        threads: Annotated[int | None, typer.Option(min=1, help="Of --perplexity. Default: physical cores.")] = None,
+        given: Annotated[
+            list[str] | None,
+            typer.Option("--with", metavar="QUANT=FILE", help="For claims: the model in that type; repeatable."),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
-        """Measure operations: every case is checked against its definition, then timed with cold caches.
+        from kbench.suites import load_suite
 
-        Bytes are those of the weights, caches and activations that a call must touch; rates are those over the median.
-        Raw samples go to the result store.
-
-        A suite that is a ladder (matmul-ladder: what each optimisation of a matrix product brings on this machine,
-        beside what people claim) is measured in pairs: each step in alternation with an earlier one.
-        """
-        from kbench.core import CheckBroken
-        from kbench.measure import host
-        from kbench.results import Store
-        from kbench.suites import expand, load_suite, run_cells, select
-
-        loaded = load_suite(suite)
+        if perplexity:
+            measure_perplexity(perplexity, text, against, window, threads, as_json)
+            return
+        for name, value in (("--text", text), ("--against", against), ("--window", window), ("--threads", threads)):
+            if value:
+                raise UserError(
+                    f"{name} without --perplexity", todo="--perplexity MODEL; threads of a suite are its own"
+                )
+        if suite.lower().endswith(".gguf"):
+            suite, model = "engine", suite
+        loaded = load_suite(suite).tagged(tags or ())
         if loaded.ladder:
-            _climb(loaded, pattern, dry_run, as_json)
-            return
-        cells = expand(loaded)
-        if pattern:
-            cells = select(cells, pattern)
-        if dry_run:
-            keys = [str(cell) for cell in cells]
-            if as_json:
-                print_json("bench", 1, {"suite": loaded.name, "host_id": host().host_id, "cells": keys})
-            else:
-                print(*map(shown, keys), sep="\n")
-            return
-        store = Store()
-        with progress_bar() as bar:
-            task = bar.add_task(loaded.name, total=len(cells))
-
-            def progress(done: int, total: int, what: str) -> None:
-                bar.update(task, completed=done, description=what[:70] or loaded.name)
-
-            records = run_cells(cells, store, progress=progress, fresh=not again, suite=loaded.name)
-        rows = [_row(record) for record in records]
-        if as_json:
-            print_json("bench", 1, {"suite": loaded.name, "host_id": host().host_id, "cases": rows})
+            climb(loaded, pattern, dry_run, as_json)
+        elif loaded.claims:
+            check_claims(loaded, pattern, model, given or (), dry_run, as_json)
         else:
-            _print_table(rows)
-            stderr_console().print(f"{len(rows)} cases on host {host().host_id}; records in {store.root}")
-        broken = [row for row in rows if row["status"] in ("wrong", "crashed")]
-        if broken:
-            first = broken[0]
-            raise CheckBroken(
-                f"{len(broken)} of {len(rows)} cases {first['status']}: {first['reason']}",
-                where=f"{first['case']} {first['implementation']}",
-            )
+            cells, cases = _chosen(loaded, pattern, model, rules)
+            if dry_run:
+                print_keys(_about(loaded), (*map(str, cells), *map(str, cases)), as_json)
+            else:
+                _measure(loaded, cells, cases, not again, as_json)
+
+
+def _about(loaded: Suite) -> dict[str, Any]:
+    from kbench.measure import host
+
+    return {"suite": loaded.name, "host_id": host().host_id}
+
+
+def _chosen(loaded: Suite, pattern: str, model: str, rules: str) -> tuple[tuple[Cell, ...], tuple[EngineCase, ...]]:
+    """The cells and engine cases of a suite that ``pattern`` picks."""
+    from kbench.model import load_descriptor
+    from kbench.rules import load_rules
+    from kbench.suites import engine_cases, expand, select_any
+
+    cells, cases = expand(loaded), engine_cases(loaded, model, rules)
+    # What the command line names is looked at before anything is measured; what a suite names may be missing.
+    if cases and model:
+        load_descriptor(model)
+    if cases and rules:
+        load_rules(Path(rules))
+    return select_any(cells, cases, pattern) if pattern else (cells, cases)
+
+
+def _measure(loaded: Suite, cells: tuple[Cell, ...], cases: tuple[EngineCase, ...], fresh: bool, as_json: bool) -> None:
+    from kbench.report import print_engine_cases
+    from kbench.results import Store
+    from kbench.suites import run_cells
+
+    store = Store()
+    with progress_of(loaded.name, len(cells)) as progress:
+        records = run_cells(cells, store, progress=progress, fresh=fresh, suite=loaded.name)
+    engine = measure_engine(cases, store, fresh, loaded.name)
+    rows = [op_row(record) for record in records]
+    about = _about(loaded)
+    if as_json:
+        print_json("bench", 1, {**about, "cases": rows, "engine": [engine_row(record) for record in engine]})
+    else:
+        if rows:
+            print_ops(rows)
+        print_engine_cases(stdout_console(), engine, shown)
+        n = len(rows) + len(cases)
+        stderr_console().print(f"{n} cases on host {about['host_id']}; records in {store.root}")
+    raise_broken([*records, *engine], "cases")

@@ -233,7 +233,7 @@ def _load(
         return None
 
     workspace = sum(need.workspace for need in needs.values())
-    report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds, choice.stand_ins)
+    report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds, choice.stand_ins, resident)
     return Session(
         descriptor,
         tokenizer,

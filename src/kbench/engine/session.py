@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import OpCall, Phase, Unsupported, UserError
+from kbench.core import Assignment, OpCall, Phase, Unsupported, UserError
 from kbench.model import ModelDescriptor, absorbing_is_faster
 
 from .chat_template import ChatTemplate
@@ -61,7 +61,7 @@ class Timings:
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """What loading did: bytes of the file read, bytes that weights take now, seconds; in a rehearsal of rules, the
-    implementations that only the real device has, with what stands in for each."""
+    implementations that only the real device has, with what stands in for each; where each module was asked to run."""
 
     file_bytes: int
     weight_bytes: int
@@ -69,6 +69,7 @@ class LoadReport:
     workspace_bytes: int
     seconds: float
     stand_ins: Mapping[str, str] = field(default_factory=dict)
+    assignment: Assignment = field(default_factory=dict)
 
 
 class Session:

@@ -11,8 +11,8 @@ from .guard import Guard
 from .host import Host, Memory, host, read_host
 from .host_profile import HostProfile, export_host, read_host_profile
 from .pairs import Pairs, measure_pairs
-from .rank_sum import shift, shift_interval
 from .peak_memory import peak_resident_bytes
+from .rank_sum import shift, shift_interval
 from .sample import Measurement, Warmup, mean_seconds, measure
 from .signed_rank import hodges_lehmann, hodges_lehmann_interval, signed_rank_p
 from .statistics import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kbench.core import Block, Problem
+from kbench.core import CPU, Block, Device, Problem
 from kbench.results import case_key, problem_params
 
 
@@ -16,6 +16,7 @@ class Cell:
     implementation: str
     threads: int
     block: Block = field(default_factory=dict, hash=False)
+    device: Device = CPU
 
     @property
     def key(self) -> str:
@@ -24,4 +25,4 @@ class Cell:
 
     def __str__(self) -> str:
         block = "".join(f" {name}={value}" for name, value in self.block.items())
-        return f"{self.key} {self.implementation}{block}"
+        return f"{self.key} {self.implementation}{'' if self.device == CPU else f' {self.device}'}{block}"

@@ -15,6 +15,7 @@ from kbench.measure import Guard, Judgement, Plan, Side, decide
 from kbench.results import Store
 
 from .contest import Contest, Outcome
+from .gpu import GPU_KERNELS, NEEDS, has_gpu
 from .runner import Progress, part_for
 from .shrink import Part, weight_bytes
 
@@ -29,8 +30,8 @@ _SLOW = 6
 _LUCK = 1.25
 
 # What people call things: kbench's best CPU kernels are the counterpart of KTransformers' CPUInfer.
-CPUINFER, MARLIN, TRITON = "cpuinfer", "marlin", "triton"
-ALIASES = (CPUINFER, MARLIN, TRITON)
+CPUINFER = "cpuinfer"
+ALIASES = (CPUINFER, *GPU_KERNELS)
 
 MakeSide = Callable[[int, str], Side]
 
@@ -51,7 +52,7 @@ def check_names(names: Sequence[str]) -> None:
         InvalidEnvironment: something is missing; the message says what to install.
     """
     for name in names:
-        if name in (MARLIN, TRITON):
+        if name in GPU_KERNELS:
             _need_gpu(name)
         if name == CPUINFER:
             continue
@@ -71,16 +72,10 @@ def _known(name: str) -> Any:
 
 
 def _need_gpu(name: str) -> None:
-    import torch
-
     here = ", ".join(other.name for other in implementations() if other.runnable().ok)
-    if not torch.cuda.is_available():
-        what = {
-            MARLIN: "a CUDA GPU of compute capability 8.0 or more, a CUDA build of torch and a package with Marlin's "
-            "kernels (pip install gptqmodel, or vllm)",
-            TRITON: "a CUDA GPU and a CUDA build of torch, which brings triton (pip install torch)",
-        }[name]
-        raise InvalidEnvironment("no CUDA GPU is here", where=name, accepted=f"here: {here}", todo=f"it needs {what}")
+    if not has_gpu():
+        todo = f"it needs {NEEDS[name]}"
+        raise InvalidEnvironment("no CUDA GPU is here", where=name, accepted=f"here: {here}", todo=todo)
     raise InvalidEnvironment("this version of kbench has no GPU kernels to compare", where=name, accepted=here)
 
 

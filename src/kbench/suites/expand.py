@@ -6,13 +6,16 @@ import fnmatch
 import itertools
 from collections.abc import Iterable, Iterator
 
-from kbench.core import CPU, OPS, Block, Problem, Unsupported, UserError, quant
+from kbench.core import CPU, OPS, Block, Device, Problem, Unsupported, UserError, quant
 from kbench.kernels import best, block_errors, candidates, implementation
 from kbench.measure import host
 
 from .cell import Cell
+from .claim_list import ClaimCheck
+from .engine_case import MAX_THREADS_WORD, EngineCase
+from .gpu import GPU_KERNELS
 from .rungs import Rung
-from .schema import ALL_WORD, AUTO_WORD, MAX_THREADS_WORD, Axes, Suite
+from .schema import ALL_WORD, AUTO_WORD, Axes, Suite
 
 
 def _problems(axes: Axes) -> Iterator[Problem]:
@@ -29,7 +32,9 @@ def _problems(axes: Axes) -> Iterator[Problem]:
         yield problem
 
 
-def _names(word: str, problem: Problem) -> list[str]:
+def _names(word: str, problem: Problem, device: Device = CPU) -> list[str]:
+    if device != CPU:  # whether it runs, and whether there is such a device, is for the runner to say
+        return [word if word in GPU_KERNELS else implementation(word).name]
     if word == AUTO_WORD:
         return [best(problem)]
     if word == ALL_WORD:
@@ -40,6 +45,9 @@ def _names(word: str, problem: Problem) -> list[str]:
 def _blocks(axes: Axes, problem: Problem, name: str) -> Iterator[Block]:
     """Settings of the kernel parameters of implementation ``name``; those without an effect on ``problem`` are left
     out, so that nothing is measured twice."""
+    if name in GPU_KERNELS:
+        yield {}
+        return
     item = implementation(name)
     declared = {parameter.name: parameter for parameter in item.block_parameters(problem)}
     if axes.each_block:
@@ -67,15 +75,29 @@ def expand(suite: Suite) -> tuple[Cell, ...]:
     threads = dict.fromkeys(host().usable_cpus if word == MAX_THREADS_WORD else int(word) for word in suite.threads)
     rungs = (Cell(r.problem, _names(r.step, r.problem)[0], count) for r in suite.ladder for count in threads)
     cells = dict.fromkeys(rungs) | dict.fromkeys(
-        Cell(problem, name, count, block)
+        Cell(problem, name, count, block, suite.device)
         for axes in suite.axes
         for problem in _problems(axes)
         for word in suite.implementations
-        for name in _names(word, problem)
+        for name in _names(word, problem, suite.device)
         for block in _blocks(axes, problem, name)
         for count in threads
     )
     return tuple(cell for cell in cells if not any(matches(cell.key, pattern) for pattern in suite.exclude))
+
+
+def engine_cases(suite: Suite, model: str = "", rules: str = "") -> tuple[EngineCase, ...]:
+    """Every engine case of ``suite`` once, in its order; ``model`` and ``rules`` take the place of the suite's own.
+
+    Raises:
+        UserError: there is no model.
+    """
+    cases = dict.fromkeys(
+        case
+        for axes in suite.engine
+        for case in axes.cases(suite.threads, host().usable_cpus, model, rules, suite.folder)
+    )
+    return tuple(case for case in cases if not any(matches(case.key, pattern) for pattern in suite.exclude))
 
 
 def matches(key: str, pattern: str) -> bool:
@@ -90,16 +112,29 @@ def select(cells: Iterable[Cell], pattern: str) -> tuple[Cell, ...]:
     Raises:
         UserError: it matches none.
     """
-    cells = tuple(cells)
-    chosen = tuple(
+    return select_any(cells, (), pattern)[0]
+
+
+def select_any(
+    cells: Iterable[Cell], cases: Iterable[EngineCase], pattern: str
+) -> tuple[tuple[Cell, ...], tuple[EngineCase, ...]]:
+    """The cells, as ``select`` has them, and the engine cases whose key ``pattern`` matches.
+
+    Raises:
+        UserError: it matches none of either.
+    """
+    cells, cases = tuple(cells), tuple(cases)
+    some_cells = tuple(
         c
         for c in cells
         if matches(c.key, pattern) or matches(f"{c.key} {c.implementation}", pattern) or matches(str(c), pattern)
     )
-    if not chosen:
-        examples = ", ".join(dict.fromkeys(cell.key for cell in cells[:3]))
+    some_cases = tuple(case for case in cases if matches(case.key, pattern))
+    if not some_cells and not some_cases:
+        keys = [*(cell.key for cell in cells), *(case.key for case in cases)]
+        examples = ", ".join(list(dict.fromkeys(keys))[:3])
         raise UserError(f"filter {pattern!r} matches no case", accepted=f"a part or glob of keys such as {examples}")
-    return chosen
+    return some_cells, some_cases
 
 
 def select_rungs(rungs: Iterable[Rung], pattern: str) -> tuple[Rung, ...]:
@@ -113,4 +148,20 @@ def select_rungs(rungs: Iterable[Rung], pattern: str) -> tuple[Rung, ...]:
     if not chosen:
         examples = ", ".join(dict.fromkeys(rung.step for rung in rungs))
         raise UserError(f"filter {pattern!r} matches no rung", accepted=f"a part or glob of {examples}")
+    return chosen
+
+
+def select_claims(claims: Iterable[ClaimCheck], pattern: str) -> tuple[ClaimCheck, ...]:
+    """The claims whose check, parameters or words ``pattern`` matches.
+
+    Raises:
+        UserError: it matches none.
+    """
+    claims = tuple(claims)
+    chosen = tuple(claim for claim in claims if matches(str(claim), pattern))
+    if not chosen:
+        examples = ", ".join(dict.fromkeys(claim.check for claim in claims))
+        raise UserError(
+            f"filter {pattern!r} matches no claim", accepted=f"a part or glob of {examples}, or of its words"
+        )
     return chosen

@@ -13,8 +13,9 @@ from kbench.results import Record, Store
 
 from .cell import Cell
 from .copies import first_example, pack_copies, touched_bytes, variants
+from .engine_case import MAX_THREADS_WORD
 from .rungs import Rung
-from .schema import AUTO_WORD, MAX_THREADS_WORD, Suite
+from .schema import AUTO_WORD, Suite
 from .shrink import MAX_COPY_BYTES, weight_bytes
 from .verify import verify
 from .workload import Workload, ready

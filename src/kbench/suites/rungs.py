@@ -28,6 +28,12 @@ _ABOUT = 0.5
 HOLDS, LESS, MORE, OPEN = "holds", "does not hold here: less", "does not hold here: more", "not distinguishable"
 
 
+def about_band(ratio: float) -> tuple[float, float]:
+    """The ratios that "about ``ratio``" may mean."""
+    low, high = sorted(1 + (ratio - 1) * share for share in (1 - _ABOUT, 1 + _ABOUT))
+    return low, high
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """That a step is ``ratio`` times as fast as another: at least, or about; and who says so."""
@@ -39,10 +45,7 @@ class Claim:
     @property
     def band(self) -> tuple[float, float]:
         """The ratios of which the claim would be true."""
-        if self.at_least:
-            return self.ratio, math.inf
-        ends = sorted(1 + (self.ratio - 1) * share for share in (1 - _ABOUT, 1 + _ABOUT))
-        return ends[0], ends[1]
+        return (self.ratio, math.inf) if self.at_least else about_band(self.ratio)
 
     def verdict(self, measured: Interval) -> str:
         """``HOLDS`` or not, when the whole interval says so; else ``OPEN``."""

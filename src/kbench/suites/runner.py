@@ -23,6 +23,7 @@ from kbench.results import Record, Store
 
 from .cell import Cell
 from .copies import PackedCopies, cold_bytes, family, first_example, pack_copies, touched_bytes, variants
+from .gpu import why_not
 from .shrink import Part, part_of
 from .verify import verify
 from .workload import ready
@@ -86,8 +87,8 @@ def _order(cell: Cell, index: int) -> tuple[str, str, int]:
     return (family(cell.problem).key, packing(cell.implementation, cell.block), index)
 
 
-def _identity(cell: Cell) -> tuple[str, str, tuple[tuple[str, int | str], ...]]:
-    return (cell.key, cell.implementation, tuple(sorted(cell.block.items())))
+def _identity(cell: Cell) -> tuple[str, str, tuple[tuple[str, int | str], ...], str]:
+    return (cell.key, cell.implementation, tuple(sorted(cell.block.items())), str(cell.device))
 
 
 def _fresh_records(cells: Sequence[Cell], store: Store) -> dict[tuple[Any, ...], Record]:
@@ -98,7 +99,7 @@ def _fresh_records(cells: Sequence[Cell], store: Store) -> dict[tuple[Any, ...],
         block = record.extra.get("block", {})
         if not isinstance(block, dict) or not all(isinstance(value, (int, str)) for value in block.values()):
             continue
-        identity = (record.key, record.implementation, tuple(sorted(block.items())))
+        identity = (record.key, record.implementation, tuple(sorted(block.items())), record.device)
         cell = wanted.get(identity)
         if cell is None or record.op_spec_hash != op_spec(cell.problem.op).hash:
             continue
@@ -130,6 +131,8 @@ class _Bench:
 
     def record(self, cell: Cell) -> Record:
         """Measures one cell; never raises for what the cell does."""
+        if cell.device != CPU:
+            return self._failed(cell, "unsupported", why_not(cell.device, cell.implementation))
         try:
             item = implementation(cell.implementation)
             verdict = support(item, cell.problem)
@@ -152,6 +155,7 @@ class _Bench:
             threads=cell.threads,
             status=status,
             reason=reason,
+            device=str(cell.device),
             op_spec_hash=op_spec(cell.problem.op).hash,
             extra={**self._about(cell), **extra},
         )

@@ -17,29 +17,39 @@
 ``block`` holds kernel parameters: a mapping multiplies them out, ``each`` takes every candidate of every parameter that
 the implementation declares for the problem, one at a time with the others at their defaults.
 
-In place of ``implementations`` and ``ops`` a suite may have a ``ladder``: see ``rungs``.
+``tags: [decode, quick]`` of an entry are what ``--tag`` picks by. ``device: cuda`` of the suite asks for a GPU; by
+default cells run on the CPU.
+
+In place of ``implementations`` and ``ops``, or beside them, a suite may have ``engine`` cases, whole models that run:
+see ``engine_case``; in their place a ``ladder``, see ``rungs``, or ``claims``, see ``claim_list``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kbench.core import OPS, OPTIONAL, Lines, UserError, did_you_mean, load_yaml, parse_yaml
+from kbench.core import CPU, OPS, OPTIONAL, Device, Lines, UserError, did_you_mean, load_yaml, parse_yaml
 
+from .claim_list import ClaimCheck, read_claims
+from .engine_case import MAX_THREADS_WORD, EngineAxes, read_engine, read_tags
 from .rungs import Rung, read_rungs
 
 VERSION = 1
-MAX_THREADS_WORD = "max"
 AUTO_WORD, ALL_WORD = "auto", "all"
-BLOCK_KEY, EACH_WORD = "block", "each"
+BLOCK_KEY, EACH_WORD, TAGS_KEY = "block", "each", "tags"
 # A suite of more cells would run for hours: rather a mistake in a list than a wish.
 MAX_CELLS = 10_000
 
-_KEYS = ("suite", "name", "description", "implementations", "threads", "ops", "exclude", "ladder")
+_KEYS = (
+    "suite", "name", "description", "implementations", "threads", "device", "ops", "exclude", "engine", "ladder",
+    "claims",
+)  # fmt: skip
+# A suite that has one of these has nothing else to measure.
+_ALONE = ("ladder", "claims")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ class Axes:
     where: str
     block: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     each_block: bool = False
+    tags: tuple[str, ...] = ()
 
     @property
     def n_problems(self) -> int:
@@ -73,6 +84,33 @@ class Suite:
     axes: tuple[Axes, ...]
     exclude: tuple[str, ...]
     ladder: tuple[Rung, ...] = ()
+    engine: tuple[EngineAxes, ...] = ()
+    claims: tuple[ClaimCheck, ...] = ()
+    device: Device = CPU
+    folder: Path = Path()
+
+    def tagged(self, tags: Iterable[str]) -> Suite:
+        """The suite with those entries only that have one of ``tags``; all of it where none is given.
+
+        Raises:
+            UserError: nothing has any of them.
+        """
+        wanted = set(tags)
+        if not wanted:
+            return self
+        kept = replace(
+            self,
+            axes=tuple(entry for entry in self.axes if wanted & set(entry.tags)),
+            engine=tuple(entry for entry in self.engine if wanted & set(entry.tags)),
+        )
+        if not kept.axes and not kept.engine:
+            lists = [*(entry.tags for entry in self.axes), *(entry.tags for entry in self.engine)]
+            known = sorted({tag for tags in lists for tag in tags})
+            raise UserError(
+                f"nothing in {self.name} has the tag {', '.join(sorted(wanted))}",
+                accepted=", ".join(known) or "no tags",
+            )
+        return kept
 
 
 def suites_root() -> Path:
@@ -94,7 +132,7 @@ def load_suite(suite: str | Path) -> Suite:
             hint = did_you_mean(str(suite), known)
             raise UserError(f"no suite {str(suite)!r}", accepted=f"a .yaml file, {', '.join(known)}", todo=hint)
         path = suites_root() / f"{suite}.yaml"
-    return read_suite(load_yaml(path), str(path))
+    return replace(read_suite(load_yaml(path), str(path)), folder=path.parent)
 
 
 def parse_suite(text: str, where: str = "<suite>") -> Suite:
@@ -137,12 +175,17 @@ def read_suite(document: Any, file: str) -> Suite:
         raise UserError(f"suite is {version!r}", where=f"{file}:{document.line_of('suite')}", accepted=str(VERSION))
     name = _text(document, "name", file, Path(file).stem)
     threads = tuple(_read_threads(document, file))
-    if "ladder" in document:
-        return _read_ladder(document, file, name, threads)
-    axes = tuple(_read_ops(document, file))
-    total = sum(entry.n_problems for entry in axes)
-    if total > MAX_CELLS:
-        raise UserError(f"{total} problems", where=f"{file}:{document.line_of('ops')}", accepted=f"at most {MAX_CELLS}")
+    for key in _ALONE:
+        if key in document:
+            return _read_alone(document, key, file, name, threads)
+    engine = tuple(read_engine(document["engine"], file, document.line_of("engine"))) if "engine" in document else ()
+    axes = tuple(_read_ops(document, file)) if "ops" in document or not engine else ()
+    for key, total in (("ops", sum(entry.n_problems for entry in axes)), ("engine", sum(e.n_cases for e in engine))):
+        if total > MAX_CELLS:
+            where = f"{file}:{document.line_of(key)}"
+            raise UserError(
+                f"{total} {'problems' if key == 'ops' else 'cases'}", where=where, accepted=f"at most {MAX_CELLS}"
+            )
     return Suite(
         name,
         _text(document, "description", file, ""),
@@ -150,19 +193,29 @@ def read_suite(document: Any, file: str) -> Suite:
         threads,
         axes,
         _texts(document, "exclude", file, []),
+        engine=engine,
+        device=_device(document, file),
     )
 
 
-def _read_ladder(document: Lines, file: str, name: str, threads: tuple[int | str, ...]) -> Suite:
-    for key in ("implementations", "ops", "exclude"):
+def _device(document: Lines, file: str) -> Device:
+    return Device.parse(_text(document, "device", file, "cpu"), f"{file}:{document.line_of('device')}")
+
+
+def _read_alone(document: Lines, kind: str, file: str, name: str, threads: tuple[int | str, ...]) -> Suite:
+    """A suite that is a ladder, or a list of claims."""
+    for key in (*(key for key in _ALONE if key != kind), "implementations", "ops", "exclude", "engine", "device"):
         if key in document:
             where = f"{file}:{document.line_of(key)}"
-            raise UserError(f"{key} beside a ladder", where=where, accepted="either ops, or a ladder")
+            raise UserError(f"{key} beside a {kind}", where=where, accepted=f"either {key}, or {kind}")
     if len(threads) != 1:
         where = f"{file}:{document.line_of('threads')}"
-        raise UserError(f"{len(threads)} thread counts", where=where, accepted="one for a ladder")
-    rungs = tuple(read_rungs(document["ladder"], file, document.line_of("ladder")))
-    return Suite(name, _text(document, "description", file, ""), (), threads, (), (), rungs)
+        raise UserError(f"{len(threads)} thread counts", where=where, accepted=f"one for {kind}")
+    description, line = _text(document, "description", file, ""), document.line_of(kind)
+    suite = Suite(name, description, (), threads, (), ())
+    if kind == "ladder":
+        return replace(suite, ladder=tuple(read_rungs(document[kind], file, line)))
+    return replace(suite, claims=tuple(read_claims(document[kind], file, line)))
 
 
 def _read_threads(document: Lines, file: str) -> Iterable[int | str]:
@@ -192,7 +245,7 @@ def _read_ops(document: Lines, file: str) -> Iterable[Axes]:
 
 def _read_axes(op: str, entry: Lines, file: str) -> Axes:
     for name in entry:
-        if name not in OPS[op] and name != BLOCK_KEY:
+        if name not in OPS[op] and name not in (BLOCK_KEY, TAGS_KEY):
             raise _unknown(str(name), OPS[op], f"parameter of {op}", f"{file}:{entry.line_of(name)}")
     left_out = OPTIONAL.get(op, {})
     missing = [name for name in OPS[op] if name not in entry and name not in left_out]
@@ -203,14 +256,16 @@ def _read_axes(op: str, entry: Lines, file: str) -> Axes:
         _read_values(entry, name, file, lowest=left_out.get(name, 1)) if name in entry else (left_out[name],)
         for name in OPS[op]
     )
+    tags = read_tags(entry, file)
     if BLOCK_KEY not in entry:
-        return Axes(op, values, f"{file}:{entry.line}")
+        return Axes(op, values, f"{file}:{entry.line}", tags=tags)
     block, where = entry[BLOCK_KEY], f"{file}:{entry.line_of(BLOCK_KEY)}"
     if block == EACH_WORD:
-        return Axes(op, values, where, each_block=True)
+        return Axes(op, values, where, each_block=True, tags=tags)
     if not isinstance(block, Lines):
         raise UserError(f"block is {block!r}", where=where, accepted=f"a mapping of kernel parameters, or {EACH_WORD}")
-    return Axes(op, values, where, {name: _read_values(block, name, file, lowest=0) for name in block})
+    settings = {name: _read_values(block, name, file, lowest=0) for name in block}
+    return Axes(op, values, where, settings, tags=tags)
 
 
 def _read_values(entry: Lines, name: str, file: str, lowest: int = 1) -> tuple[int | str, ...]:

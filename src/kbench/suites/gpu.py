@@ -1,0 +1,28 @@
+"""What measuring on a GPU needs, said where it is not there."""
+
+from __future__ import annotations
+
+from kbench.core import Device
+
+MARLIN, TRITON = "marlin", "triton"
+# Kernels that only a GPU has: names that suites may use on any machine.
+GPU_KERNELS = (MARLIN, TRITON)
+NEEDS = {
+    MARLIN: "a CUDA GPU of compute capability 8.0 or more, a CUDA build of torch and a package with Marlin's kernels "
+    "(pip install gptqmodel, or vllm)",
+    TRITON: "a CUDA GPU and a CUDA build of torch, which brings triton (pip install torch)",
+}
+
+
+def has_gpu() -> bool:
+    """Whether torch finds a CUDA device."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def why_not(device: Device, implementation: str) -> str:
+    """Why ``implementation`` is not measured on ``device``."""
+    if not has_gpu():
+        return f"no CUDA GPU is here: {implementation} needs {NEEDS.get(implementation, 'one')}"
+    return f"this version of kbench times no single operation on {device}"

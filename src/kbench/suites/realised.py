@@ -1,0 +1,41 @@
+"""Where a loaded model runs in fact, held against where it was asked to run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from kbench.core import AUTO, INJECTED, OpCall, Phase, Placement
+from kbench.engine import Session
+
+
+def realised(session: Session) -> dict[str, dict[str, int]]:
+    """Calls of one step by ``"<device> <implementation>"``, for each phase."""
+    return {
+        phase.value: dict(Counter(f"{call.device} {call.implementation}" for call in calls if call.op != "transfer"))
+        for phase, calls in _programs(session)
+    }
+
+
+def fallbacks(session: Session) -> list[str]:
+    """Every matrix product, and whatever else reads weights, that runs elsewhere or on something else than its module
+    was asked to, in words. Empty is what a measurement needs: a number under the wrong name is worse than none.
+
+    What has no weights goes to the best kernel where the named one, made for matrices, has none: that is no fallback.
+    """
+    found = [f"{name} needs a GPU, {other} stood in for it" for name, other in session.report.stand_ins.items()]
+    for phase, calls in _programs(session):
+        for call in calls:
+            if call.weights and call.op not in ("transfer", INJECTED, "rms_norm"):
+                placement: Any = session.report.assignment.get(call.module, Placement())
+                asked, device = placement.implementation(phase), placement.device(phase)
+                if call.device != device or asked not in (AUTO, call.implementation):
+                    ran = f"{call.implementation} on {call.device} ran"
+                    found.append(f"{call.module} ({phase}): {asked} on {device} was asked for, {ran}")
+    return found
+
+
+def _programs(session: Session) -> Iterator[tuple[Phase, tuple[OpCall, ...]]]:
+    yield Phase.PREFILL, session.prefill_calls
+    yield Phase.DECODE, session.decode_calls
