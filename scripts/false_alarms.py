@@ -1,6 +1,6 @@
 """How often verdicts are wrong on this machine: identical things compared, and slowdowns that are really there.
 
-    python scripts/false_alarms.py --store results            # about 12 minutes on two quiet cores
+    python scripts/false_alarms.py --store results            # stops after 12 minutes; run again to go on
 
 Every comparison is one of ``kbench compare``: two fresh processes, pairs, confirmation by processes that were started
 anew, with the default plan. In some, one side waits busily for 5 or 10 % of the time that its operation took. What is
@@ -97,7 +97,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", help="folder of results; default: where kbench keeps them")
     parser.add_argument("--same", type=int, default=200, help="comparisons of identical things")
-    parser.add_argument("--changed", type=int, default=60, help="of each of the four slowdowns")
+    parser.add_argument("--changed", type=int, default=50, help="of each of the four slowdowns")
+    parser.add_argument("--minutes", type=float, default=12.0, help="stop after so many; run again to go on")
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--again", action="store_true", help="count on from 0, beside what is stored")
     parser.add_argument("--table", action="store_true", help="print the table of what is stored, measure nothing")
@@ -114,6 +115,9 @@ def main() -> None:
     for position, (kind, number) in enumerate(todo):
         problem = Problem.parse(PROBLEMS[number % len(PROBLEMS)])
         begin = time.monotonic()
+        if begin - started > 60 * options.minutes:
+            print(f"{len(todo) - position} are left: run it again", flush=True)
+            break
         outcome = compared(kind, problem, options.threads, plan, guard)
         seconds = time.monotonic() - begin
         record = record_of(outcome, kind, number, seconds)

@@ -36,6 +36,9 @@ class FakeSide(Side):
         self.n_starts = 0
         self.on = False
 
+    def launch(self) -> None:
+        pass
+
     def start(self) -> None:
         self.n_starts += not self.on
         self.on = True

@@ -36,6 +36,9 @@ class FakeSide(Side):
         super().__init__("main", [])
         self.said, self.on = {"op_spec_hash": "h", "cold": True, "kernel_version": "1", **said}, False
 
+    def launch(self) -> None:
+        pass
+
     def start(self) -> None:
         FakeSide.n_started += not self.on
         self.on = True

@@ -47,7 +47,7 @@ Examples:
 
   [bold]kbench compare old.yaml new.yaml --model smollm2.gguf --fail-on-regression[/bold]
 
-  [bold]kbench compare --rev main --rev HEAD --filter 'linear*tokens=1'[/bold]
+  [bold]kbench compare --rev main --rev HEAD --filter 'linear*tokens=1,*'[/bold]
 """
 
 
@@ -242,7 +242,9 @@ def _recorded(a: str, b: str, pattern: str, margin: float | None) -> tuple[list[
         f"blocks of other times are no pairs: {between:.1%} a run is allowed for ({'measured' if own else 'assumed'})"
     )
     names = (paths[0].name, paths[1].name) if paths[0].name != paths[1].name else (a, b)
-    rows = compare_recorded(*blocks, Plan() if margin is None else Plan(margin=margin), names, between=between)
+    rows = compare_recorded(
+        blocks[0], blocks[1], Plan() if margin is None else Plan(margin=margin), names, between=between
+    )
     return rows, [note]
 
 

@@ -173,7 +173,7 @@ def _unpaired(
         for side in (stored, records)
     ]
     margins = {identity: floor.margin(*identity[:2]) for side in sides for identity in side}
-    rows = compare_recorded(*sides, plan, (name, candidate.name), between=between, margins=margins)
+    rows = compare_recorded(sides[0], sides[1], plan, (name, candidate.name), between=between, margins=margins)
     return [*rows, *_unmeasured(records, name, candidate.name)]
 
 

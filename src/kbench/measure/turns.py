@@ -109,6 +109,7 @@ class Side:
     about: dict[str, Any] = field(default_factory=dict)
     variants: list[str] = field(default_factory=list)
     peak_bytes: int = 0
+    _ready: bool = False
     _process: subprocess.Popen[str] | None = None
     _errors: Any = None
 
@@ -123,13 +124,8 @@ class Side:
     def running(self) -> bool:
         return self._process is not None
 
-    def start(self) -> None:
-        """Starts the process and reads what it says of itself.
-
-        Raises:
-            CheckBroken: it ended before it said anything.
-            KbenchError: what it refuses to start for (``refuse``).
-        """
+    def launch(self) -> None:
+        """Starts the process and does not wait: of several sides, each imports what it needs while the others do."""
         if self._process is not None:
             return
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in stop)
@@ -137,6 +133,18 @@ class Side:
             [self.python, *self.command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             text=True, env={**os.environ, **self.environment}, cwd=self.folder,
         )  # fmt: skip
+
+    def start(self) -> None:
+        """Starts the process, unless it was, and reads what it says of itself.
+
+        Raises:
+            CheckBroken: it ended before it said anything.
+            KbenchError: what it refuses to start for (``refuse``).
+        """
+        if self._ready:
+            return
+        self.launch()
+        assert self._process is not None
         try:
             said = self._answer()
             if isinstance(said, dict) and "failed" in said:
@@ -148,6 +156,7 @@ class Side:
             raise
         self.about, self.variants = said["about"], said["variants"]
         self._process.send_signal(signal.SIGSTOP)
+        self._ready = True
 
     def ask(self, variant: str, request: Mapping[str, Any]) -> Any:
         """The answer of one turn; what the turn raised is an object with ``failed``.
@@ -169,6 +178,7 @@ class Side:
     def stop(self) -> None:
         if self._process is None:
             return
+        self._ready = False
         self.peak_bytes = max(self.peak_bytes, peak_resident_bytes(self._process.pid))
         self._process.kill()
         self._process.wait()

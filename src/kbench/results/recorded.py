@@ -193,10 +193,10 @@ def one_host(blocks: Mapping[Identity, CaseBlocks], where: str) -> str:
 
 def hosts_differ(a: Path, b: Path) -> Sequence[str]:
     """In what the machines differ whose records lie in files ``a`` and ``b``, where their ``host.json`` say so."""
-    told = [_host_json(path.parent / "host.json") for path in (a, b)]
-    if None in told:
+    one, other = (_host_json(path.parent / "host.json") for path in (a, b))
+    if one is None or other is None:
         return ()
-    return [f"{name}: {told[0][name]} and {told[1][name]}" for name in told[0] if told[0][name] != told[1][name]]  # type: ignore[index]
+    return [f"{name}: {one[name]} and {other[name]}" for name in one if one[name] != other[name]]
 
 
 def _host_json(path: Path) -> dict[str, Any] | None:

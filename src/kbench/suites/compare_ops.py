@@ -157,18 +157,28 @@ def few_looks(plan: Plan) -> tuple[int, int]:
 
 
 class _Sides:
-    """Processes by side and implementation, and what each has open."""
+    """Processes by side and implementation."""
 
     def __init__(self, make: MakeSide) -> None:
         self._make = make
-        self._sides: dict[tuple[int, str], tuple[Side, str]] = {}
+        self._sides: dict[tuple[int, str], Side] = {}
+
+    def launch(self, contest: Contest) -> None:
+        """Starts both sides' processes, where they do not run yet, at the same time."""
+        for which, name in enumerate((contest.a, contest.b)):
+            self._side(which, name).launch()
+
+    def _side(self, which: int, name: str) -> Side:
+        """The process of this side; another implementation's is stopped, because its weights take memory."""
+        for other in [key for key in self._sides if key[0] == which and key[1] != name]:
+            self._sides.pop(other).stop()
+        if (which, name) not in self._sides:
+            self._sides[which, name] = self._make(which, name)
+        return self._sides[which, name]
 
     def opened(self, which: int, name: str, problem: Problem, contest: Contest) -> tuple[Side, dict[str, Any]]:
         """The side with ``problem`` open, and what it says of it."""
-        for other in [key for key in self._sides if key[0] == which and key[1] != name]:
-            self._sides.pop(other)[0].stop()  # its weights take memory
-        side = self._sides.get((which, name), (None, ""))[0] or self._make(which, name)
-        self._sides[which, name] = (side, problem.key)
+        side = self._side(which, name)
         side.start()
         said: dict[str, Any] = side.ask(
             "open",
@@ -177,7 +187,7 @@ class _Sides:
         return side, said
 
     def stop(self) -> None:
-        for side, _ in self._sides.values():
+        for side in self._sides.values():
             side.stop()
 
 
@@ -217,6 +227,7 @@ def _outcome(contest: Contest, sides: _Sides, plan: Plan, max_seconds: float, gu
 
 def _open(contest: Contest, part: Part, sides: _Sides) -> tuple[list[Side], list[dict[str, Any]]]:
     pair, said = [], []
+    sides.launch(contest)
     for which, name in enumerate((contest.a, contest.b)):
         side, about = sides.opened(which, name, part.problem, contest)
         if "failed" in about:
