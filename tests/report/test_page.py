@@ -181,7 +181,7 @@ def test_a_batch_is_told_as_one(tmp_path: Path) -> None:
     assert "fastest for writing writes about 14 tokens per second, 4 sequences together, and" in text
     # 4 x 128 tokens at 14 a second of all together.
     assert "4 answers at once of 128 tokens about 36.6 seconds more" in text
-    assert "milliseconds of one written token of each of 4 sequences" in text
+    assert "Milliseconds of one written token of each of 4 sequences" in text
     assert "an answer of 128 tokens about 9.14 seconds more" in html_page(made_up())
 
 

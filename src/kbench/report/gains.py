@@ -101,7 +101,7 @@ def gain_chart(fields: Fields) -> Chart | None:
         lambda width: bars(lines, width),
         ["more", "writing", "reading"],
         gain_rows(fields),
-        "The same problem, solved again with that much more.",
+        "Solved again with that much more memory; for a channel, the same placement priced with its bandwidth.",
         caption="A bar for each thing that there could be more of, as long as what writing would gain by it.",
     )
 

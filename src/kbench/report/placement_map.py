@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from .chart import Chart, Fields, device_style, legend, legend_lines
 from .drawing import Drawing, cut, text_width
 from .unit_lines import unit_order
+from .why import NAMES
 
 # No model has more; a file that claims so draws nothing beyond.
 _MAX_LAYERS = 1000
@@ -50,12 +51,12 @@ def placement_map(fields: Fields) -> Chart:
         for number, device in places.items():
             by_device.setdefault(device, []).extend([] if number is None else [number])
         cells = [_ranges(by_device[d]) or "yes" if d in by_device else "–" for d in devices]
-        rows.append([kind, *cells])
+        rows.append([NAMES.get(kind, kind), *cells])
 
     def draw(width: float) -> Drawing:
         return _draw(fields, kinds, n_layers, width)
 
-    said = "; ".join(_sentence(kind, places) for kind, places in kinds.items())
+    said = "; ".join(_sentence(NAMES.get(kind, kind), places) for kind, places in kinds.items())
     return Chart(
         "placement",
         "What runs where",
@@ -95,7 +96,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 def _draw(fields: Fields, kinds: dict[str, dict[int | None, str]], n_layers: int, width: float) -> Drawing:
     narrow = width < 600
-    left = 0.0 if narrow else 150.0
+    left = 0.0 if narrow else 190.0
     step, height = (38.0, 18.0) if narrow else (27.0, 20.0)
     keys = [(device_style(fields, device), device) for device in fields["placement"]]
     top = 18.0 * legend_lines(keys, width) + 8
@@ -103,7 +104,8 @@ def _draw(fields: Fields, kinds: dict[str, dict[int | None, str]], n_layers: int
     legend(drawing, keys, 12)
     cell = (width - left) / max(1, n_layers)
     gap = 1.0 if cell > 4 else 0.0
-    for index, (kind, places) in enumerate(kinds.items()):
+    for index, (unit, places) in enumerate(kinds.items()):
+        kind = NAMES.get(unit, unit)
         y = top + index * step
         if narrow:
             drawing.text(0, y + 12, cut(kind, width))

@@ -112,10 +112,11 @@ def _why(fields: Fields) -> list[Block]:
     header, rows = why_rows(fields)
     n = len(header)
     text = (
-        f"Why: milliseconds of {step_words(fields)} on each device. FLOP per stored element says how well a byte of "
+        f"Milliseconds of {step_words(fields)} on each device. FLOP per stored element says how well a byte of "
         "fast memory is spent."
     )
-    return [Block("heading", "Why"), Block("table", text, header=header, rows=rows, words=(n - 2, n - 1))]
+    reasons = Block("table", "Why", header=header, rows=rows, words=(n - 2, n - 1))
+    return [Block("heading", "Why"), Block("paragraph", text), reasons]
 
 
 def _time(fields: Fields) -> list[Block]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kbench.core import format_bytes
 
 from .chart import Fields
-from .tables import listed
+from .tables import listed, milliseconds, rate
 from .unit_lines import UnitLine, unit_lines
 
 # Nearer than this, devices are as fast as each other.
@@ -41,7 +41,7 @@ def why_rows(fields: Fields) -> tuple[list[str], list[list[str]]]:
 
 
 def _price(seconds: float | None) -> str:
-    return "cannot" if seconds is None else f"{seconds * 1e3:.3g}"
+    return "cannot" if seconds is None else milliseconds(seconds)
 
 
 def _reason(unit: UnitLine, devices: list[str], reasons: dict[tuple[str, str], str]) -> str:
@@ -55,13 +55,13 @@ def _reason(unit: UnitLine, devices: list[str], reasons: dict[tuple[str, str], s
         return next((reasons[unit.name, d] for d in others if (unit.name, d) in reasons), "nothing runs it elsewhere")
     writing, reading = _gain(unit.decode, here, others), _gain(unit.prefill, here, others)
     if writing > _NOTICED:
-        more = f", and {_times(reading)} in reading a prompt" if reading > _NOTICED else ""
-        return f"{_times(writing)} as elsewhere in writing{more}"
+        more = f" (reading: {rate(reading)} times)" if reading > _NOTICED else ""
+        return f"writing is {rate(writing)} times as fast here{more}"
     if reading > _NOTICED:
-        less = f", though elsewhere writing is {_times(1 / writing)}" if writing < 1 / _NOTICED else ""
-        return f"{_times(reading)} as elsewhere in reading a prompt{less}"
+        less = f", though writing is {rate(1 / writing)} times as fast elsewhere" if writing < 1 / _NOTICED else ""
+        return f"reading is {rate(reading)} times as fast here{less}"
     if writing < 1 / _NOTICED:
-        return f"elsewhere {_times(1 / writing)}, but memory or crossings are better spent on others"
+        return f"{rate(1 / writing)} times as fast elsewhere, but memory or crossings are better spent on others"
     return "as fast as elsewhere; this way values cross less"
 
 
@@ -70,7 +70,3 @@ def _gain(prices: Mapping[str, float | None], here: str, others: list[str]) -> f
     mine = prices.get(here)
     best = min((s for d in others if (s := prices.get(d)) is not None), default=None)
     return min(max(best / mine, 1 / _MAX_GAIN), _MAX_GAIN) if mine and best else 1.0
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times as fast"
