@@ -176,6 +176,7 @@ def test_compare_takes_two_revisions() -> None:
         (("compare", "none.jsonl", "none.jsonl"), "none.jsonl: cannot be read"),
         (("track", "check", "--baseline", "no-such-branch"), "no revision 'no-such-branch'"),
         (("track", "record", "--suite", "matmul-ladder"), "is a ladder"),
+        (("track", "check", "--baseline", "base", "--model", "none.gguf"), "none.gguf"),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], words: str) -> None:

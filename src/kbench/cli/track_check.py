@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kbench.core import InvalidEnvironment
+from kbench.core import InvalidEnvironment, UserError, default_threads
 
 from .output import print_json, progress_bar, shown, stdout_console
 from .revisions import INSTALLED, built_revision, default_revision, tell
@@ -40,9 +40,12 @@ def check(
         str | None, typer.Option(help=f"What to check: a git revision (HEAD in a checkout), or {INSTALLED}.")
     ] = None,
     pattern: FilterOption = "",
+    model: Annotated[
+        Path | None, typer.Option(help="A .gguf file: its prefill and decode are checked, in place of a suite.")
+    ] = None,
     margin: MarginOption = None,
     max_seconds: Annotated[
-        float | None, typer.Option(help="Of pairs of a case, before confirmation. Default: 15.")
+        float | None, typer.Option(help="Of pairs of a case, before confirmation. Default: 15, models 100.")
     ] = None,
     allow_inconclusive: Annotated[
         bool, typer.Option("--allow-inconclusive", help="Exit with 0 where nothing is known to be slower.")
@@ -62,13 +65,18 @@ def check(
     from kbench.measure import host
     from kbench.results import Store, by_importance
 
-    store, cells, plan = Store(), cells_of(suite, pattern), plan_of(margin)
+    store, plan = Store(), plan_of(margin)
+    cells = cells_of(suite, pattern) if model is None else ()
     floor = floor_of(store)
     notes: list[str] = []
     outcomes: list[Outcome] = []
     candidate = built_revision(rev or default_revision())
     base, stored = _baseline(baseline, store, notes)
-    if base is not None:
+    if model is not None:
+        if base is None:
+            raise UserError(f"{baseline} is no revision that can be built", where="--model", accepted="a git revision")
+        rows = [each.row() for each in _engines(model, base, candidate, margin, max_seconds, store)]
+    elif base is not None:
         outcomes = _paired(cells, base, candidate, plan, floor, max_seconds, store)
         rows = [outcome.row() for outcome in outcomes]
     else:
@@ -152,6 +160,28 @@ def _paired(
             bar.update(task, completed=done, total=total, description=what[:70] or "check")
 
         return compare_revisions(cells, base, candidate, store, plan, floor=floor, progress=progress, **options)
+
+
+def _engines(
+    model: Path, base: Built, candidate: Built, margin: float | None, max_seconds: float | None, store: Store
+) -> list[Outcome]:
+    from kbench.model import describe_gguf, open_gguf
+    from kbench.suites import Workload, compare_engines, engine_plan, revision_engines
+
+    describe_gguf(open_gguf(model))  # a file that is not there, or none, is told before anything starts
+    threads, workload = default_threads(), Workload()
+    sides = revision_engines(base, candidate, model, threads, workload)
+    options: dict[str, Any] = {} if max_seconds is None else {"max_seconds": max_seconds}
+    with progress_bar() as bar:
+        task = bar.add_task("loading", total=None)
+
+        def progress(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what[:70])
+
+        return compare_engines(
+            model, sides, store, threads=threads, workload=workload, progress=progress,
+            plan=engine_plan(None if margin is None else margin / 100), **options,
+        )  # fmt: skip
 
 
 def _unpaired(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kbench.core import UserError
+from kbench.core import CPU, UserError
 
 from .output import progress_bar, shown, stderr_console
 
@@ -30,9 +30,10 @@ def cells_of(suite: str, pattern: str) -> Sequence[Cell]:
     from kbench.suites import expand, load_suite, select
 
     loaded = load_suite(suite)
-    if loaded.ladder:
-        raise UserError(f"{suite} is a ladder", accepted="a suite of operations")
-    cells = expand(loaded)
+    cells = [] if loaded.ladder else [cell for cell in expand(loaded) if cell.device == CPU]
+    if not cells:
+        what = "is a ladder" if loaded.ladder else "has none"
+        raise UserError(f"{suite} {what}", where="--suite", accepted="a suite of operations on the CPU")
     return select(cells, pattern) if pattern else cells
 
 
