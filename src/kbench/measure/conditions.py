@@ -9,12 +9,13 @@ from typing import Any
 
 from kbench.core import kernelfile
 
+from .gpu_state import gpu_states
 from .host import variables
 
 
 def conditions(root: Path = Path("/")) -> dict[str, Any]:
-    """Load, pressure, clock governor, turbo, and the variables that steer math libraries. What this machine does not
-    tell is left out: virtual machines know of no governor."""
+    """Load, pressure, clock governor, turbo, GPUs' clocks, and the variables that steer math libraries. What this
+    machine does not tell is left out: virtual machines know of no governor."""
     cpu = root / "sys/devices/system/cpu"
     found: dict[str, Any] = {}
     load = kernelfile.read(root / "proc/loadavg").split()
@@ -35,6 +36,8 @@ def conditions(root: Path = Path("/")) -> dict[str, Any]:
         found["turbo"] = no_turbo == 0
     elif boost is not None:
         found["turbo"] = boost == 1
+    if gpus := gpu_states():
+        found["gpus"] = [gpu.as_dict() for gpu in gpus]
     if set_here := variables(os.environ):
         found["variables"] = set_here
     return found

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from kbench.core import kernelfile, read_cgroup
 
+from .gpu_state import gpu_states
+
 # Shares of all CPU time. Steal beyond 2 % shows in a median; other processes' 10 % is what a desktop idles at.
 MAX_STEAL = 0.02
 MAX_OTHERS = 0.10
@@ -101,6 +103,9 @@ class Guard:
                 found.append(f"{what} for {min(1.0, stopped / seconds):.0%} of the time")
         if b.n_hot > a.n_hot:
             found.append("a CPU slowed itself down because it was hot")
+        found += [
+            f"GPU {gpu.index} was slowed by {' and '.join(gpu.slowed_by)}" for gpu in gpu_states() if gpu.slowed_by
+        ]
         return tuple(found)
 
     def _hogs(self, a: _Snapshot, b: _Snapshot) -> str:
