@@ -26,20 +26,22 @@ from .statistics import (
     relative_spread,
     samples_needed,
 )
+from .steps import MIN_MAGNITUDE, Level, Step, Steps, find_steps
 from .stopping import FixedCount, RelativeNoise, StoppingRule, TimeBudget
+from .trend import JudgedStep, MarkKind, Trend, judge_history
 from .turns import Answers, Side, Turn, Turns, fit_at_once, refuse, serve
 from .unpaired import ASSUMED_BETWEEN, between_runs, judge_unpaired
 from .verdict import Judgement, Plan, Verdict, decide, decide_together, geometric_mean, judge, judge_mean
 
 __all__ = [
-    "ASSUMED_BETWEEN", "KINDS", "READ_BANDWIDTH", "Answers", "Cache", "Canary", "Ceiling", "Ceilings", "Clock",
-    "Cpu", "FixedCount", "Gpu", "Guard", "Host", "HostProfile", "Interval", "Judgement", "Measurement", "Memory",
-    "NumaNode", "Pairs", "Plan", "Probes", "Reading", "RelativeNoise", "Rotation", "Side", "StoppingRule",
-    "TimeBudget", "Turn", "Turns", "Verdict", "Warmup", "advice", "between_runs", "calibrate", "canary", "ceilings",
-    "conditions", "decide", "decide_together", "export_host", "fit_at_once", "geometric_mean", "hodges_lehmann",
-    "hodges_lehmann_interval", "host", "is_cold", "judge", "judge_mean", "judge_unpaired", "mean_seconds",
-    "measure", "measure_pairs", "median", "median_absolute_deviation", "median_interval", "peak_resident_bytes",
-    "quantile", "quantile_interval", "quartiles", "read_host", "read_host_profile", "refuse", "relative_spread",
-    "rotation_count", "samples_needed", "serve", "shift", "shift_interval", "signed_rank_p", "system_clock",
-    "thread_ladder",
+    "ASSUMED_BETWEEN", "KINDS", "MIN_MAGNITUDE", "READ_BANDWIDTH", "Answers", "Cache", "Canary", "Ceiling", "Ceilings",
+    "Clock", "Cpu", "FixedCount", "Gpu", "Guard", "Host", "HostProfile", "Interval", "JudgedStep", "Judgement", "Level",
+    "MarkKind", "Measurement", "Memory", "NumaNode", "Pairs", "Plan", "Probes", "Reading", "RelativeNoise", "Rotation",
+    "Side", "Step", "Steps", "StoppingRule", "TimeBudget", "Trend", "Turn", "Turns", "Verdict", "Warmup", "advice",
+    "between_runs", "calibrate", "canary", "ceilings", "conditions", "decide", "decide_together", "export_host",
+    "find_steps", "fit_at_once", "geometric_mean", "hodges_lehmann", "hodges_lehmann_interval", "host", "is_cold",
+    "judge", "judge_history", "judge_mean", "judge_unpaired", "mean_seconds", "measure", "measure_pairs", "median",
+    "median_absolute_deviation", "median_interval", "peak_resident_bytes", "quantile", "quantile_interval", "quartiles",
+    "read_host", "read_host_profile", "refuse", "relative_spread", "rotation_count", "samples_needed", "serve", "shift",
+    "shift_interval", "signed_rank_p", "system_clock", "thread_ladder",
 ]  # fmt: skip
