@@ -1,8 +1,15 @@
-"""Results: the record of a measurement, the store that keeps them, and what a tune came to."""
+"""Results: the record of a measurement, the store that keeps them, their history, and what a tune came to."""
 
+from .branch import branch_commits
 from .commit import current_commit
 from .frame import frame
+from .history import Histories, Point, Series, histories
+from .imports import import_records, read_foreign
 from .index import FileSummary, Index
+from .judged import judged_histories
+from .marks import KINDS as MARK_KINDS
+from .marks import NAME as MARKS_NAME
+from .marks import Mark, add_mark, load_marks
 from .noise_floor import AA_SUITE, NoiseFloor, is_aa, noise_floor
 from .prune import Pruned, old_places, prune
 from .record import Params, Record, case_key, problem_params
@@ -24,10 +31,11 @@ from .tune_result import SOLD_GIB, read_tune_result, tune_result_path, write_tun
 from .verdict_row import BROKEN, RowStatus, VerdictRow, by_importance
 
 __all__ = [
-    "AA_SUITE", "BROKEN", "NOTICED", "SOLD_GIB", "CaseBlocks", "FileSummary", "Identity", "Index", "ListOf",
-    "MapOf", "Maybe", "NoiseFloor", "Number", "Object", "Params", "Pruned", "Record", "RowStatus", "Shape", "Store",
-    "Text", "VerdictRow", "blocks_of", "by_importance", "case_key", "check_shape", "compare_recorded",
-    "current_commit", "default_root", "deviation_between_runs", "frame", "hosts_differ", "is_aa", "noise_floor",
-    "old_places", "one_host", "problem_params", "prune", "read_records", "read_tune_result", "rules_of_thumb",
-    "track_fields", "tune_result_path", "write_tune_result",
+    "AA_SUITE", "BROKEN", "MARKS_NAME", "MARK_KINDS", "NOTICED", "SOLD_GIB", "CaseBlocks", "FileSummary", "Histories",
+    "Identity", "Index", "ListOf", "MapOf", "Mark", "Maybe", "NoiseFloor", "Number", "Object", "Params", "Point",
+    "Pruned", "Record", "RowStatus", "Series", "Shape", "Store", "Text", "VerdictRow", "add_mark", "blocks_of",
+    "branch_commits", "by_importance", "case_key", "check_shape", "compare_recorded", "current_commit", "default_root",
+    "deviation_between_runs", "frame", "histories", "hosts_differ", "import_records", "is_aa", "judged_histories",
+    "load_marks", "noise_floor", "old_places", "one_host", "problem_params", "prune", "read_foreign", "read_records",
+    "read_tune_result", "rules_of_thumb", "track_fields", "tune_result_path", "write_tune_result",
 ]  # fmt: skip

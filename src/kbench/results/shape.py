@@ -61,8 +61,10 @@ class Object:
 Shape = Text | Number | Maybe | ListOf | MapOf | Object
 
 
-def check_shape(value: Any, shape: Shape, where: str, field: str = "") -> None:
-    """Nothing, if ``value`` has ``shape``.
+def check_shape(
+    value: Any, shape: Shape, where: str, field: str = "", wanted: str = "what `kbench tune` writes"
+) -> None:
+    """Nothing, if ``value`` has ``shape``; ``wanted`` says what else a file without a field should be.
 
     Raises:
         CorruptFile: it has not; the message names the field.
@@ -74,7 +76,7 @@ def check_shape(value: Any, shape: Shape, where: str, field: str = "") -> None:
 
     if isinstance(shape, Maybe):
         if value is not None:
-            check_shape(value, shape.shape, where, field)
+            check_shape(value, shape.shape, where, field, wanted)
     elif isinstance(shape, Text):
         if not isinstance(value, str) or (shape.choices and value not in shape.choices):
             raise bad(", ".join(shape.choices) or "text")
@@ -86,18 +88,18 @@ def check_shape(value: Any, shape: Shape, where: str, field: str = "") -> None:
         if not isinstance(value, list) or len(value) > shape.most:
             raise bad(f"a list of at most {shape.most}")
         for index, item in enumerate(value):
-            check_shape(item, shape.shape, where, f"{field}[{index}]")
+            check_shape(item, shape.shape, where, f"{field}[{index}]", wanted)
     elif not isinstance(value, dict):
         raise bad("an object")
     elif isinstance(shape, MapOf):
         if len(value) > shape.most:
             raise bad(f"an object of at most {shape.most} entries")
         for name, item in value.items():
-            check_shape(item, shape.shape, where, f"{field}.{name[:60]}")
+            check_shape(item, shape.shape, where, f"{field}.{name[:60]}", wanted)
     else:
         for name, inner in {**shape.required, **(shape.optional or {})}.items():
             path = f"{field}.{name}" if field else name
             if name in value:
-                check_shape(value[name], inner, where, path)
+                check_shape(value[name], inner, where, path, wanted)
             elif name in shape.required:
-                raise CorruptFile(f"{path} is missing", where=where, accepted="what `kbench tune` writes")
+                raise CorruptFile(f"{path} is missing", where=where, accepted=wanted)

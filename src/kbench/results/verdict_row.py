@@ -35,7 +35,8 @@ class VerdictRow:
         n_confirmed_by: of fresh pairs that confirmed the call.
         a_seconds, b_seconds: medians, of a call, or of ``tokens`` tokens where that is given.
         margin: the least change that is called one here, as a share: never below the case's own noise floor.
-        extra: everything else, e.g. ``subset``, ``logits_apart``.
+        extra: everything else, e.g. ``subset``, ``logits_apart``; of pairs ``a_samples`` and ``b_samples``, seconds in
+            the order taken.
     """
 
     case: str
