@@ -1,4 +1,4 @@
-"""The page in a browser: its style is applied, no name runs as a script, nothing sticks out, colours change."""
+"""The pages in a browser: its style is applied, no name runs as a script, nothing sticks out, colours change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_up_history import history_fields
 from made_up_result import made_up
+from made_up_rows import rows, sheet
 
-from kbench.report import html_page
+from kbench.report import compare_page, history_page, html_page
 
 # One load for everything: a frame as wide as a telephone, one as wide as a desktop, and what is asked of both.
 _HARNESS = """<!doctype html><meta charset="utf-8"><body>
@@ -23,7 +27,9 @@ _HARNESS = """<!doctype html><meta charset="utf-8"><body>
 addEventListener("load", () => {
   const found = {};
   for (const frame of document.querySelectorAll("iframe")) {
-    const page = frame.contentDocument, style = e => frame.contentWindow.getComputedStyle(e);
+    const page = frame.contentDocument;
+    for (const details of page.querySelectorAll("details.case")) details.open = true;
+    const style = e => frame.contentWindow.getComputedStyle(e);
     const ground = scheme => {
       page.getElementById("scheme-" + scheme).click();
       return style(page.body).backgroundColor;
@@ -60,11 +66,28 @@ def chromium() -> str:
     return found
 
 
-def test_the_page_in_a_browser(chromium: str, tmp_path: Path) -> None:
+def tune_page() -> str:
     fields = made_up()
     fields["model"]["name"] = f"Small {_ATTACK}"
     fields["ops"][0]["unit"] = _ATTACK
-    (tmp_path / "page.html").write_text(html_page(fields), encoding="utf-8")
+    return html_page(fields)
+
+
+def page_of_histories() -> str:
+    fields = history_fields()
+    fields["suite"] = fields["cases"][0]["implementation"] = fields["cases"][0]["points"][3]["commit"] = _ATTACK
+    return history_page(fields)
+
+
+def page_of_a_comparison() -> str:
+    judged = [row for row in rows() if row.ratio is not None]
+    samples = {"a_samples": (0.001,) * 12, "b_samples": tuple(0.001 + 1e-5 * (i % 5) for i in range(12))}
+    return compare_page(sheet([replace(row, a=_ATTACK, extra=samples) for row in judged]))
+
+
+@pytest.mark.parametrize("page", [tune_page, page_of_histories, page_of_a_comparison])
+def test_the_page_in_a_browser(chromium: str, tmp_path: Path, page: Callable[[], str]) -> None:
+    (tmp_path / "page.html").write_text(page(), encoding="utf-8")
     (tmp_path / "harness.html").write_text(_HARNESS, encoding="utf-8")
     command = [
         chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

@@ -17,10 +17,11 @@ from made_up_result import bare, made_up
 
 from kbench.core import CorruptFile
 from kbench.report import html_page
+from kbench.report.block import charts_of
 from kbench.report.chart import NARROW, WIDE, Chart
 from kbench.report.palette import COLOURS
 from kbench.report.placement_map import numbers_of
-from kbench.report.section import charts_of, sections
+from kbench.report.section import sections
 from kbench.results import read_tune_result
 
 _VOID = {"meta", "input", "br", "img", "link", "rect", "line", "circle", "polyline"}

@@ -38,6 +38,20 @@ def linear(high: float, unit: str = "") -> Scale:
     return Scale(0.0, n * step, False, [(i * step, f"{i * step:.6g}{unit}") for i in range(n + 1)])
 
 
+def between(low: float, high: float) -> Scale:
+    """Round figures around ``low`` to ``high``, in at most seven steps; not from 0: for what changes by percents."""
+    span = max(high - low, 1e-9 * max(abs(high), 1e-12))
+    power = 10.0 ** math.floor(math.log10(span))
+    step = next(m * power / 10 for m in (1, 2, 5, 10, 20, 50, 100) if span <= 5 * m * power / 10)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return Scale(
+        first * step,
+        max(last, first + 1) * step,
+        False,
+        [(i * step, f"{i * step:.6g}") for i in range(first, last + 1)],
+    )
+
+
 def decades(low: float, high: float, most: int = 7) -> Scale:
     """From ``low`` to ``high``, at least a decade, with at most about ``most`` powers of ten named."""
     high = max(high, 10 * low)

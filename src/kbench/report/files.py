@@ -6,9 +6,10 @@ from pathlib import Path
 
 from kbench.core import InvalidEnvironment, write_whole
 
+from .block import charts_of
 from .chart import Chart, Fields
 from .page import html_page
-from .section import charts_of, sections
+from .section import sections
 
 # Twice the size in CSS pixels: sharp on today's screens.
 _PNG_SCALE = 2

@@ -1,4 +1,4 @@
-"""The report of a tune as one HTML page that needs nothing else: no script, no font, no request.
+"""A report as one HTML page that needs nothing else: no script, no font, no request.
 
 A Content-Security-Policy in the page forbids everything but its own style sheet, by its hash: even if a name from a
 file slipped through escaping, a browser would run nothing.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined
@@ -15,6 +16,7 @@ from markupsafe import Markup, escape
 
 from kbench.core import shown
 
+from .block import Section
 from .chart import NARROW, WIDE, Fields
 from .drawing import plain
 from .palette import chart_css, page_properties
@@ -27,6 +29,13 @@ _MAX_CODE = 1_000_000
 
 def html_page(fields: Fields) -> str:
     """The page for the checked fields of a tune's result (``read_tune_result``)."""
+    model = fields["model"]
+    footer = f"Made by kbench {fields.get('kbench_version', '')} from one result of kbench tune."
+    return render_page(model["name"], model["quant"], "report", _subtitle(fields), sections(fields), footer)
+
+
+def render_page(title: str, title_more: str, kind: str, subtitle: str, found: Sequence[Section], footer: str) -> str:
+    """A page of sections. ``kind`` says in the window's title what it is: report, history, comparison."""
     # In a page, too, a name must not reverse the direction of the text around it.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalize
@@ -34,16 +43,17 @@ def html_page(fields: Fields) -> str:
     template = environment.from_string(_resource("page.html.j2"))
     style = _style()
     return template.render(
-        model=fields["model"],
+        title=title,
+        title_more=title_more,
+        kind=kind,
         code=_code,
-        subtitle=_subtitle(fields),
-        sections=sections(fields),
+        subtitle=subtitle,
+        sections=found,
         style=style,
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         wide=WIDE,
         narrow=NARROW,
-        footer=f"Made by kbench {fields.get('kbench_version', '')} from one result of kbench tune. "
-        "Nothing on this page was loaded from elsewhere.",
+        footer=f"{footer} Nothing on this page was loaded from elsewhere.",
     )
 
 

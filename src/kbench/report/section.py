@@ -1,12 +1,12 @@
-"""The page's sections: what stands under which heading, in which order."""
+"""The sections of a tune's page: what stands under which heading, in which order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from kbench.core import format_bytes
 
+from .block import Block, Section
 from .block_chart import block_charts
 from .chart import Chart, Fields
 from .gains import gain_chart, thumb_chart, thumb_warnings
@@ -27,28 +27,6 @@ from .workload import step_words
 _PHASES = ("decode", "prefill")
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One thing of a section. ``kind`` is paragraph, note, heading, figures, chart, table or code."""
-
-    kind: str
-    text: str = ""
-    chart: Chart | None = None
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    words: Sequence[int] = ()  # columns of a table that hold words, not numbers
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A heading, with the identifier that links to it, and what stands under it."""
-
-    id: str
-    title: str
-    blocks: list[Block] = field(default_factory=list)
-
-
 def sections(fields: Fields) -> list[Section]:
     """Those that ``fields`` has something for."""
     found = [
@@ -67,11 +45,6 @@ def sections(fields: Fields) -> list[Section]:
         Section("machine", "Machine", _machine(fields)),
     ]
     return [section for section in found if section.blocks]
-
-
-def charts_of(found: Sequence[Section]) -> list[Chart]:
-    """Every chart of the page, in its order."""
-    return [block.chart for section in found for block in section.blocks if block.chart is not None]
 
 
 def _chart(chart: Chart) -> Block:
