@@ -28,7 +28,13 @@ def longer(ratio: float) -> str:
 
 def thumb_rows(fields: Fields) -> list[list[str]]:
     """Rule, what was timed, how much longer it takes."""
-    return [[row["words"], _OF.get(row["of"], row["of"]), longer(row["ratio"])] for row in thumbs(fields)]
+    return [[row["words"], _of(row), longer(row["ratio"])] for row in thumbs(fields)]
+
+
+def _of(row: Fields) -> str:
+    """What was timed, in words."""
+    of = str(row["of"])
+    return _OF.get(of, of)
 
 
 def thumb_warnings(fields: Fields) -> list[str]:
@@ -36,7 +42,7 @@ def thumb_warnings(fields: Fields) -> list[str]:
     slower = sorted((row for row in thumbs(fields) if row["ratio"] >= NOTICED), key=lambda row: -row["ratio"])
     told = []
     for row in slower:
-        what = "" if row["of"] == "workload" else f" for {_OF.get(row['of'], row['of'])}"
+        what = "" if row["of"] == "workload" else f" for {_of(row)}"
         told.append(f"a rule of thumb that takes {(row['ratio'] - 1) * 100:,.0f} % longer here{what}: {row['words']}")
     return told
 
