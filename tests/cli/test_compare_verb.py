@@ -159,3 +159,14 @@ def test_two_rule_files_end_to_end(tmp_path: Path) -> None:
     assert fields["kind"] == "rules" and fields["summary"] == []  # both are of the same pairs
     assert [case["case"].partition("(")[0] for case in fields["cases"]] == ["prefill", "decode"]
     assert all(case["logits_apart"] < 1e-6 and case["n_pairs"] >= 8 for case in fields["cases"])
+
+
+def test_files_for_other_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made_up(monkeypatch, [value + 0.7 for value in SPREAD])
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    run("cpu.scalar", "torch", "--filter", "linear(quant=Q4_K", "-o", str(page), "-o", str(table))
+    assert "<h1>Comparison" in page.read_text() and "12 pairs in the order taken" in page.read_text()
+    assert table.read_text().count("REGRESSED") == 3
+    fields = json.loads(run("cpu.scalar", "torch", "--filter", "linear(quant=Q4_K", "--format", "pytest-benchmark"))
+    assert [one["stats"]["rounds"] for one in fields["benchmarks"]] == [12] * 3
+    assert run("cpu.scalar", "torch", "--format", "no-such").exit_code == 2

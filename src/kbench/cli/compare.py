@@ -9,6 +9,7 @@ import typer
 
 from kbench.core import UserError, default_threads
 
+from .exports import FormatOption, OutputOption, export_verdicts, planned_exports, takes_stdout
 from .output import print_json, progress_bar, shown, stderr_console, stdout_console
 from .revisions import built_revision
 from .verdicts import case_fields, compared_exit, summary
@@ -81,6 +82,8 @@ def register(app: typer.Typer) -> None:
         prompt_tokens: Annotated[int, typer.Option(min=1, help="Prefill of a turn.")] = 128,
         gen_tokens: Annotated[int, typer.Option(min=1, help="Tokens that a turn generates.")] = 16,
         fail: Annotated[bool, typer.Option("--fail-on-regression", help="Exit with 1 when B is slower.")] = False,
+        formats: FormatOption = None,
+        outputs: OutputOption = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
         from kbench.engine import ENGINES
@@ -90,6 +93,7 @@ def register(app: typer.Typer) -> None:
 
         if margin is not None and not 0 <= margin < 100:
             raise UserError(f"{margin:g}", where="--margin", accepted="percent, from 0 to below 100")
+        planned = planned_exports(formats, outputs)
         share = None if margin is None else margin / 100
         threads = threads or default_threads()
         a, b, kind = _sides(a, b, rev or [], ENGINES)
@@ -117,12 +121,14 @@ def register(app: typer.Typer) -> None:
         }  # fmt: skip
         if as_json:
             print_json("compare", 1, fields)
-        else:
+        elif not takes_stdout(planned):
             print_comparison(stdout_console(), fields, shown)
             for text in (*notes, *(f"warning: {warning}" for warning in warnings)):
                 stderr_console().print(shown(text), markup=False)
             if outcomes:
                 stderr_console().print(f"{len(rows)} comparisons on host {host().host_id}; records in {store.root}")
+        is_change = kind in ("rules", "revisions", "recorded")
+        export_verdicts(planned, "kbench compare", rows, change=is_change, notes=[*notes, *warnings])
         compared_exit(rows, fail)
 
 

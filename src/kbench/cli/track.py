@@ -1,4 +1,4 @@
-"""`kbench track`: watches a repository's speed: records it, checks a change, knows the machine's own noise."""
+"""`kbench track`: watches a repository's speed: its history, a change, the machine's own noise."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import typer
 
 from .track_aa import aa
 from .track_check import check
+from .track_history import history
+from .track_import import import_results, mark
 from .track_record import record
 
 
@@ -14,10 +16,13 @@ def register(app: typer.Typer) -> None:
     track = typer.Typer(
         name="track",
         no_args_is_help=True,
-        help="Keep watch over speed: record it by commit, check a change against a baseline, know the machine's noise.",
+        help="Keep watch over speed: record it by commit, check a change, find steps in history, know the noise.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     track.command(name="record")(record)
     track.command(name="check")(check)
+    track.command(name="history")(history)
+    track.command(name="mark")(mark)
+    track.command(name="import")(import_results)
     track.command(name="aa")(aa)
     app.add_typer(track)

@@ -9,6 +9,7 @@ import typer
 
 from kbench.core import InvalidEnvironment, UserError, default_threads
 
+from .exports import FormatOption, OutputOption, export_verdicts, planned_exports, takes_stdout
 from .output import print_json, progress_bar, shown, stdout_console
 from .revisions import INSTALLED, built_revision, default_revision, tell
 from .track_common import (
@@ -50,6 +51,8 @@ def check(
     allow_inconclusive: Annotated[
         bool, typer.Option("--allow-inconclusive", help="Exit with 0 where nothing is known to be slower.")
     ] = False,
+    formats: FormatOption = None,
+    outputs: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Whether a change makes anything slower: exit code 1 only if it does, with the cases' names.
@@ -65,6 +68,7 @@ def check(
     from kbench.measure import host
     from kbench.results import Store, by_importance
 
+    planned = planned_exports(formats, outputs)
     store, plan = Store(), plan_of(margin)
     cells = cells_of(suite, pattern) if model is None else ()
     floor = floor_of(store)
@@ -94,7 +98,7 @@ def check(
     }  # fmt: skip
     if as_json:
         print_json("track.check", 1, fields)
-    else:
+    elif not takes_stdout(planned):
         from kbench.report import print_comparison
 
         print_comparison(stdout_console(), fields, shown)
@@ -102,6 +106,7 @@ def check(
         for row in rows:
             for text in row.extra.get("discarded", ()):
                 tell(f"{row.case}: thrown away and taken again: {text}")
+    export_verdicts(planned, "kbench track check", rows, change=True, notes=notes, commit=candidate.commit or "")
     checked_exit(rows, allow_inconclusive=allow_inconclusive)
 
 

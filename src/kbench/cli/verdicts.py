@@ -34,7 +34,8 @@ def case_fields(row: VerdictRow) -> dict[str, Any]:
         "a_seconds": row.a_seconds,
         "b_seconds": row.b_seconds,
         "margin": row.margin,
-        **row.extra,
+        # Samples are in the records: here they would drown the rest.
+        **{name: value for name, value in row.extra.items() if not name.endswith("_samples")},
     }
     fields |= {"tokens": row.tokens} if row.tokens is not None else {}
     fields |= {"implementation": row.implementation} if row.implementation else {}

@@ -71,7 +71,10 @@ class Outcome:
             margin=float(self.extra.get("margin", 0.0)), tokens=self.extra.get("tokens"),
             a_seconds=median(self.a_samples) if self.a_samples else None,
             b_seconds=median(self.b_samples) if self.b_samples else None,
-            extra={name: self.extra[name] for name in _SHOWN if name not in known and name in self.extra},
+            extra={
+                **{name: self.extra[name] for name in _SHOWN if name not in known and name in self.extra},
+                **({"a_samples": self.a_samples, "b_samples": self.b_samples} if self.a_samples else {}),
+            },
         )  # fmt: skip
         if self.judgement is None:
             return head
