@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from kbench.core import TensorInfo, quant
-from kbench.model import embedded, kv_bytes_per_token, with_quant
+from kbench.model import embedded, footprint, kv_bytes_per_token, with_quant
 
 V2, V3 = "deepseek-v2-chat", "deepseek-v3"
 
@@ -43,6 +45,26 @@ def test_deepseek_v2_experts_in_main_memory() -> None:
     assert experts / 1e9 == pytest.approx(135, abs=0.5)
     # "136 GB of DRAM": with the embedding.
     assert (experts + embedded(V2).tensors_by_name["token_embd.weight"].n_bytes) / 1e9 < 136
+
+
+def test_deepseek_v2_tensor_by_tensor() -> None:
+    """Q4_K_M in 4.834 bits a weight; a token reads 12.519 GB, of which its routed experts are 5.051."""
+    model = embedded(V2)
+    assert 8 * model.n_bytes / model.n_params == pytest.approx(4.834, abs=5e-4)
+    assert model.n_bytes / 2**30 == pytest.approx(132.667, abs=5e-4)
+    routed = sum(t.n_bytes for t in model.tensors if t.kind == "routed experts") * 6 / 160
+    assert routed / 1e9 == pytest.approx(5.051, abs=5e-4)
+    assert (footprint(model).read_bytes_per_token - routed) / 1e9 == pytest.approx(7.469, abs=1e-3)
+    # A layer's routed experts, attention and shared experts; of the two kinds, 30 and 29 layers.
+    by_layer = Counter(
+        tuple(sum(t.n_bytes for t in model.tensors if t.name.startswith(f"blk.{i}.") and t.kind == kind)
+              for kind in ("routed experts", "attention", "shared experts"))
+        for i in range(1, 60)
+    )  # fmt: skip
+    assert by_layer == {
+        (2_123_366_400, 83_939_328, 26_542_080): 30,
+        (2_447_769_600, 83_939_328, 30_597_120): 29,
+    }
 
 
 def test_deepseek_v3_cache_and_expert_layer() -> None:

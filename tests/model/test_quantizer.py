@@ -62,6 +62,7 @@ SIZES = [
     ("deepseek-v2-chat", "F16", 471.581, "GB", RULES),
     ("deepseek-v2-lite-chat", "Q4_K_M", 9.65, "GiB", BENCH),
     ("deepseek-v2-lite-chat", "F16", 29.26, "GiB", BENCH),
+    ("deepseek-v2-lite-chat", "Q4_K_M", 10.360, "GB", RULES),
     ("deepseek-v2-lite-chat", "Q8_0", 16.699, "GB", RULES),
     ("deepseek-v2-lite-chat", "Q4_0", 8.901, "GB", RULES),
     ("deepseek-v3", "Q4_K_M", 377, "GiB", KT),
