@@ -8,6 +8,7 @@ import pytest
 from made_up_records import record_of, seconds_of
 
 from kbench.core import CPU, Device, OpCall, Problem, work
+from kbench.results import Record
 from kbench.tuner import load_profile, proxy
 from kbench.tuner.cost_model import CostModel, Roof
 from kbench.tuner.packed import PackedRatios, Packing, packing, stored_bytes
@@ -79,6 +80,42 @@ def test_no_price_beats_the_roof() -> None:
     cost = CostModel([hot], threads=(2,), roof=roof).cost(SMALL, CPU, 2)
     assert cost is not None and cost.seconds == pytest.approx(work(SMALL).weight_bytes / 40e9)
     assert cost.low <= cost.seconds <= cost.high
+
+
+def test_what_was_timed_in_place_counts_whatever_came_later() -> None:
+    alone = record_of(SMALL, "cpu.avx2", 2)
+
+    def in_place(share: float, run_tokens: int) -> Record:
+        extra = {"in_place": 3, "run_tokens": run_tokens}
+        return replace(alone, samples=tuple(share * s for s in alone.samples), extra=extra)
+
+    def seconds(*records: Record) -> float:
+        cost = CostModel(records, threads=(2,)).cost(SMALL, CPU, 2)
+        assert cost is not None
+        return cost.seconds / seconds_of(SMALL, 2)
+
+    assert seconds(alone, in_place(0.9, 1)) == seconds(in_place(0.9, 1), alone) == pytest.approx(0.9)
+    # The newer of two; and of the head's one row, which both phases run, the one in a decoded token.
+    assert seconds(in_place(0.9, 1), in_place(0.8, 1)) == pytest.approx(0.8)
+    assert seconds(in_place(0.9, 1), in_place(0.5, 256)) == pytest.approx(0.9)
+
+
+def test_what_a_model_finds_in_a_cache_may_beat_the_roof() -> None:
+    """A small model is in part in the cache when its next token comes, in a run of all its layers as in the engine."""
+    alone = record_of(SMALL, "cpu.avx2", 2)
+    roof = Roof({2: work(SMALL).weight_bytes / seconds_of(SMALL, 2) / 2}, {2: 1e12})
+    assert CostModel([alone], threads=(2,), roof=roof).cost(SMALL, CPU, 2).seconds == pytest.approx(  # type: ignore
+        2 * seconds_of(SMALL, 2)
+    )
+    cost = CostModel([replace(alone, extra={"in_place": 1})], threads=(2,), roof=roof).cost(SMALL, CPU, 2)
+    assert cost is not None and cost.seconds == pytest.approx(seconds_of(SMALL, 2))
+
+
+def test_a_whole_problem_counts_before_its_stand_in() -> None:
+    whole, (small, _) = record_of(LARGE, "cpu.avx2", 1), proxy(LARGE)
+    stand_in = record_of(small, "cpu.avx2", 1, samples=(1.0, 1.0, 1.0), median=1.0)
+    cost = CostModel([whole, stand_in], threads=(1,)).cost(LARGE, CPU, 1)
+    assert cost is not None and cost.seconds == pytest.approx(seconds_of(LARGE, 1))
 
 
 def test_a_gpu_is_modelled_and_has_no_routed_experts() -> None:

@@ -16,7 +16,7 @@ from kbench.tuner.cost_model import Cost
 from kbench.tuner.layout import Layout
 from kbench.tuner.packed import stored_bytes
 from kbench.tuner.placement import solve
-from kbench.tuner.price import price, price_calls
+from kbench.tuner.price import cost_of, price, price_calls
 from kbench.tuner.stage import kind_of, stages
 
 GPU = Device("cuda", 0)
@@ -70,7 +70,7 @@ def test_the_solver_finds_the_best_of_all_placements(seed: int, crossing: float)
         total = 0.0
         for phase, (tokens, context) in lengths.items():
             calls = lower(plan.descriptor, places, phase, tokens, context, resolve=lambda p, d: "made-up")
-            total += layout.times[phase] * price_calls(calls, layout).seconds
+            total += layout.times[phase] * price_calls(calls, lambda call: cost_of(call, layout)).seconds
         best = min(best, total)
     found = solve(layout.problem((1 << 62, 1 << 62)))
     assert found is not None and found.seconds == pytest.approx(best, rel=1e-9)

@@ -12,22 +12,24 @@ from .engine_bench import run_engine_cases
 from .engine_case import EngineCase
 from .expand import engine_cases, expand, matches, select, select_any, select_claims, select_rungs
 from .generation import GenerationTiming, measure_generation
+from .in_place import Row, in_place_cells, in_run, runs_in_place
 from .ladder import run_ladder, threads_of
 from .perplexity import WINDOW, Divergence, Perplexity, perplexity, perplexity_fields, perplexity_record
 from .record_blocks import N_BLOCKS, Recorder
 from .revision import BuildFailed, Built, Revision, build, find_revision, installed, repository_of
 from .rungs import Claim, Rung
-from .runner import default_stopping, run_cells
+from .runner import default_stopping, known_records, run_cells
 from .schema import Suite, load_suite, parse_suite
 from .text import english
 
 __all__ = [
     "CHECKS", "N_BLOCKS", "WINDOW", "BuildFailed", "Built", "Cell", "Claim", "ClaimBench", "ClaimCheck",
     "ClaimFiles", "Contest", "Divergence", "EngineCase", "GenerationTiming", "Outcome", "Perplexity", "Recorder",
-    "Revision", "Rung", "Suite", "Workload", "build", "check_names", "commits_of", "compare_engines", "compare_ops",
-    "compare_revisions", "compare_with_itself", "contests", "default_stopping", "engine_cases", "engine_plan",
-    "engine_side", "engine_sides", "english", "expand", "find_revision", "installed", "load_suite", "matches",
-    "measure_generation", "missing_peers", "parse_suite", "perplexity", "perplexity_fields", "perplexity_record",
-    "repository_of", "revision_engines", "rule_sides", "run_cells", "run_claims", "run_engine_cases", "run_ladder",
-    "select", "select_any", "select_claims", "select_rungs", "side_names", "threads_of",
+    "Revision", "Row", "Rung", "Suite", "Workload", "build", "check_names", "commits_of", "compare_engines",
+    "compare_ops", "compare_revisions", "compare_with_itself", "contests", "default_stopping", "engine_cases",
+    "engine_plan", "engine_side", "engine_sides", "english", "expand", "find_revision", "in_place_cells", "in_run",
+    "installed", "known_records", "load_suite", "matches", "measure_generation", "missing_peers", "parse_suite",
+    "perplexity", "perplexity_fields", "perplexity_record", "repository_of", "revision_engines", "rule_sides",
+    "run_cells", "run_claims", "run_engine_cases", "run_ladder", "runs_in_place", "select", "select_any",
+    "select_claims", "select_rungs", "side_names", "threads_of",
 ]  # fmt: skip

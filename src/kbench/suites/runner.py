@@ -65,7 +65,7 @@ def run_cells(
         suite: names the file that records go to.
     """
     wanted = list(cells)
-    known = _fresh_records(wanted, store) if store is not None and fresh else {}
+    known = known_records(wanted, store) if store is not None and fresh else {}
     records: dict[int, Record] = {}
     with _Bench(stopping, verify) as bench:
         for done, index in enumerate(sorted(range(len(wanted)), key=lambda i: _order(wanted[i], i))):
@@ -91,8 +91,8 @@ def _identity(cell: Cell) -> tuple[str, str, tuple[tuple[str, int | str], ...], 
     return (cell.key, cell.implementation, tuple(sorted(cell.block.items())), str(cell.device))
 
 
-def _fresh_records(cells: Sequence[Cell], store: Store) -> dict[tuple[Any, ...], Record]:
-    """Records that stand for ``cells``, by identity; the newest of each."""
+def known_records(cells: Sequence[Cell], store: Store, *, in_place: bool = False) -> dict[tuple[Any, ...], Record]:
+    """Records that stand for ``cells``, by identity; the newest of each, or of those that were timed in place."""
     wanted = {_identity(cell): cell for cell in cells}
     found: dict[tuple[Any, ...], Record] = {}
     for record in store.find(host_id=host().host_id, status="ok", source="measured"):
@@ -102,6 +102,8 @@ def _fresh_records(cells: Sequence[Cell], store: Store) -> dict[tuple[Any, ...],
         identity = (record.key, record.implementation, tuple(sorted(block.items())), record.device)
         cell = wanted.get(identity)
         if cell is None or record.op_spec_hash != op_spec(cell.problem.op).hash:
+            continue
+        if in_place and not record.extra.get("in_place"):
             continue
         if record.extra.get("kernel_version") == _version(cell.implementation):
             found[identity] = record

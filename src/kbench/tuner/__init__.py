@@ -4,8 +4,11 @@
 """
 
 from .budget import parse_vram
+from .ceilings import measured_roof
+from .cost_model import CostModel, Roof
 from .elsewhere import tune_elsewhere
 from .plan import Plan, cells, make_plan
+from .predict import ModelStep, Steps
 from .profile import DEFAULT_GPU, GpuProfile, load_profile, profile_names
 from .proxy import proxy
 from .report import TuneReport
@@ -14,7 +17,8 @@ from .search_space import SearchSpace, search_space, search_space_of
 from .tune import replay, tune
 
 __all__ = [
-    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "OBJECTIVES", "GpuProfile", "Plan",
-    "SearchSpace", "TuneReport", "TuneRequest", "Workload", "cells", "load_profile", "make_plan", "parse_vram",
-    "profile_names", "proxy", "replay", "search_space", "search_space_of", "tune", "tune_elsewhere", "workload",
+    "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "OBJECTIVES", "CostModel", "GpuProfile",
+    "ModelStep", "Plan", "Roof", "SearchSpace", "Steps", "TuneReport", "TuneRequest", "Workload", "cells",
+    "load_profile", "make_plan", "measured_roof", "parse_vram", "profile_names", "proxy", "replay", "search_space",
+    "search_space_of", "tune", "tune_elsewhere", "workload",
 ]  # fmt: skip

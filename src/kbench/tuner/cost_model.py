@@ -93,7 +93,8 @@ class CostModel:
         roof: Roof | None = None,
         assumes: bool = False,
     ) -> None:
-        """``threads`` are the counts that may be chosen; of several records of a case the last one counts.
+        """``threads`` are the counts that may be chosen; of several records of a case the last one counts, and one
+        that was timed in place before all others.
 
         ``assumes``: what no record tells is priced at a share of ``roof``.
         """
@@ -107,7 +108,9 @@ class CostModel:
         self.packed = PackedRatios(records)
         for record in records:
             if record.status == "ok" and record.samples and record.threads and record.unit == "seconds":
-                self._table[record.core_problem(), record.implementation, record.threads] = record
+                key = (record.core_problem(), record.implementation, record.threads)
+                if key not in self._table or _tells(record) >= _tells(self._table[key]):
+                    self._table[key] = record
         self._by_problem: dict[tuple[Problem, int], list[str]] = {}
         for problem, name, n in self._table:
             self._by_problem.setdefault((problem, n), []).append(name)
@@ -135,16 +138,18 @@ class CostModel:
     def _on_cpu(self, problem: Problem, threads: int) -> Cost | None:
         if problem.op in PLANNED:
             return self._from_the_roof(problem, threads)
-        small, scale = proxy(problem)
+        small, scale = (problem, 1.0) if (problem, threads) in self._by_problem else proxy(problem)
         found = []
         for name in self._by_problem.get((small, threads), []):
             record = self._table[small, name, threads]
             low, middle, high = quartiles(record.samples)
-            found.append(Cost(middle, low, high, MEASURED, name, threads, record.key))
+            cost = Cost(middle, low, high, MEASURED, name, threads, record.key).scaled(scale)
+            # What a call in a model finds in a cache, it finds there in the engine too.
+            in_place = record.extra.get("in_place")
+            found.append(cost if in_place else cost.at_least(self.roof.seconds(problem, threads)))
         if not found:
             return self._from_the_roof(problem, threads) if self._assumes else None
-        best = min(found, key=lambda cost: cost.seconds)
-        return best.scaled(scale).at_least(self.roof.seconds(problem, threads))
+        return min(found, key=lambda cost: cost.seconds)
 
     def _from_the_roof(self, problem: Problem, threads: int) -> Cost | None:
         """At a share of the host's measured limits; None where those are not known."""
@@ -188,3 +193,10 @@ class CostModel:
         most = max(totals)
         least = min(totals, key=lambda n: totals[n])
         return least if totals[least] < (1 - _WORTH_FEWER_THREADS) * totals[most] else most
+
+
+def _tells(record: Record) -> tuple[bool, int]:
+    """How much a record says of a model: what a call takes where it stands there more than what it takes by itself,
+    and in a run of few tokens, where the one row of the head is much of the time, more than in one of many."""
+    tokens = record.extra.get("run_tokens")
+    return bool(record.extra.get("in_place")), -tokens if isinstance(tokens, int) else 0

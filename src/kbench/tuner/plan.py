@@ -92,11 +92,16 @@ def thread_counts(usable: int, pinned: int | None) -> tuple[int, ...]:
 
 
 def cells(plan: Plan, threads: Iterable[int], skip: Iterable[Key] = ()) -> list[Key]:
+    """What to measure for ``plan``: see ``cells_of``."""
+    return cells_of(plan.problems, threads, skip)
+
+
+def cells_of(problems: Iterable[Problem], threads: Iterable[int], skip: Iterable[Key] = ()) -> list[Key]:
     """What to measure: each problem's stand-in with its best implementation that is not in ``skip``, by threads."""
     skipped = set(skip)
     counts = tuple(threads)
     found: dict[Key, None] = {}
-    for problem in plan.problems:
+    for problem in problems:
         small, _ = proxy(problem)
         for n in counts:
             names = (name for name in implementations_of(small) if (small, name, n) not in skipped)

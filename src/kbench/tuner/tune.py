@@ -34,6 +34,7 @@ from .presets import presets
 from .price import PhasePrice, price
 from .profile import GpuProfile
 from .prove import LoadSession, Proof, prove
+from .rehearsal import rehearse
 from .report import TuneReport, modelled, op_rows, prediction, rounded
 from .request import TuneRequest, workload
 from .sensitivity import sensitivity
@@ -88,6 +89,7 @@ def tune(
     records = _measure(plan, counts, store, tell, fresh=not request.remeasure)
     if beaten(roof, records):
         roof = measured_roof(store, counts, again=True)
+    records += rehearse(plan, records, counts, store, tell, fresh=not request.remeasure)
     tell("placing", 0, 1)
     costs = CostModel(records, threads=counts, profiles=profiles, roof=roof)
     placed = place(plan, costs, available, profiles)

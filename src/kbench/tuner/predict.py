@@ -1,0 +1,82 @@
+"""What single steps of a model would take on this CPU alone, whatever their tokens and context.
+
+``tune`` predicts the two steps that stand for a workload. This predicts any step, by the same lowering, the same
+measurements and the same prices, so that predictions can be held against runs at many depths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kbench.core import AUTO, CPU, OpCall, Phase, Problem, UserError
+from kbench.measure import median
+from kbench.model import ModelDescriptor, lower
+from kbench.results import Record
+from kbench.suites import Cell, Row, run_cells
+
+from .cost_model import Cost, CostModel
+from .plan import cells_of, implementations_of
+from .price import PhasePrice, price_calls
+from .rehearsal import rehearsed
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """One run of a model: ``tokens`` new ones; ``context`` tokens are cached at its end, the new ones included."""
+
+    phase: Phase
+    tokens: int
+    context: int
+
+
+class Steps:
+    """Steps of one model, to be measured and priced as often as wanted: weights of what runs in place are kept."""
+
+    def __init__(self, descriptor: ModelDescriptor, steps: Sequence[ModelStep], capacity: int, kv: str = "f16") -> None:
+        """``capacity``: slots of the caches."""
+        self.steps, self._capacity = tuple(steps), capacity
+        self._calls = {
+            step: lower(
+                descriptor, {}, step.phase, step.tokens, step.context, kv=kv, resolve=lambda problem, device: AUTO
+            )
+            for step in self.steps
+        }
+        self._rows: dict[tuple[Phase, int], Row] = {}
+
+    def records(self, threads: int) -> list[Record]:
+        """What ``prices`` needs, measured now and not checked: in place what runs so, the rest cell by cell."""
+        pooled: dict[tuple[str, int], Record] = {}
+        for step in self.steps:
+            kind = (step.phase, step.tokens)
+            if kind not in self._rows:
+                self._rows[kind] = Row(rehearsed(self._calls[step], _best), step.tokens, self._capacity)
+            for record in self._rows[kind].records(threads, step.context):
+                # All but attention runs at every depth.
+                case = (record.key, step.tokens)
+                samples = (*pooled[case].samples, *record.samples) if case in pooled else record.samples
+                pooled[case] = replace(record, samples=samples, median=median(samples))
+        found = list(pooled.values())
+        known = {record.core_problem() for record in found}
+        problems = dict.fromkeys(call.problem for calls in self._calls.values() for call in calls)
+        keys = cells_of((problem for problem in problems if problem not in known), (threads,))
+        return [*found, *run_cells([Cell(*key) for key in keys], None, verify=False, fresh=False)]
+
+    def prices(self, costs: CostModel, threads: int) -> list[PhasePrice]:
+        """Of each step with ``threads`` threads.
+
+        Raises:
+            UserError: a call that ``costs`` have no price for.
+        """
+
+        def cost(call: OpCall) -> Cost:
+            found = costs.cost(call.problem, CPU, threads)
+            if found is None:
+                raise UserError(f"no price for {call.problem.key}", where=call.module, todo="measure its cell")
+            return found
+
+        return [price_calls(self._calls[step], cost) for step in self.steps]
+
+
+def _best(problem: Problem) -> str | None:
+    return next(iter(implementations_of(problem)), None)

@@ -1,0 +1,104 @@
+"""Which calls of a model are timed in place: a few layers that stand for all.
+
+One layer of each kind, and more of them until a run reads so much that nothing of it is in a cache when it comes again;
+of a small model all. Between the layers that are taken the hidden state is handed on as between neighbours::
+
+    embedding | layer 0 | layer 1 | ... | layer 27 | norm, head         a model of 28 layers, 0 dense, the rest alike
+    embedding | layer 0 | layer 1 | layer 2        | norm, head         what runs
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+from kbench.core import KbenchError, OpCall, Problem, work
+from kbench.measure import host
+from kbench.results import Record, Store
+from kbench.suites import Row, in_place_cells, known_records, runs_in_place
+
+from .plan import Plan
+from .stage import Stage, stages
+
+# Last-level caches that a run reads at least. With twice the cache an adaptive or random replacement still finds a
+# fifth of it on the second way round, with four times a fiftieth.
+COLD_CACHES = 4
+# Weights that are made for it at the most.
+MAX_BYTES = 768 << 20
+
+# Slots of the caches, at the most: what a session has by default. Rows of caches lie as far apart as in one.
+_CAPACITY = 4096
+
+
+def rehearse(
+    plan: Plan,
+    records: Iterable[Record],
+    counts: Sequence[int],
+    store: Store,
+    tell: Callable[[str, int, int], None],
+    *,
+    fresh: bool,
+) -> list[Record]:
+    """Records of the calls of both phases that are timed in place, with the implementations that ``records``, those of
+    the cells, found fit. ``fresh``: what the store has is not timed again. None for a batch: its sequences attend each
+    to a cache of its own."""
+    names = {record.core_problem(): record.implementation for record in records if record.status == "ok"}
+    found: list[Record] = []
+    for done, (phase, (tokens, context)) in enumerate([] if plan.batch > 1 else plan.shapes.items()):
+        chain = rehearsed(plan.calls[phase], names.get)
+        row: Row | None = None
+        for threads in counts:
+            cells = in_place_cells(chain, threads)
+            known = list(known_records(cells, store, in_place=True).values()) if fresh else []
+            if len(known) < len(cells):
+                tell(f"running {phase} layers", done, len(plan.shapes))
+                try:
+                    row = row or Row(chain, tokens, max(context, min(plan.context, _CAPACITY)))
+                    known = row.records(threads, context)
+                except (KbenchError, ValueError, MemoryError):
+                    return found  # their cells' prices stand
+                store.append(known, suite="tune")
+            found += known
+    return found
+
+
+def rehearsed(
+    calls: Sequence[OpCall], implementation: Callable[[Problem], str | None], cold_bytes: int | None = None
+) -> tuple[OpCall, ...]:
+    """Those of ``calls``, a model's on one device, that are run in place, chained, and with the ``implementation`` of
+    each problem; one without keeps its own. ``cold_bytes``: what a run is to read; None: by this machine's cache."""
+    cold = COLD_CACHES * host().llc_bytes if cold_bytes is None else cold_bytes
+    calls = [
+        dataclasses.replace(call, implementation=implementation(call.problem) or call.implementation) for call in calls
+    ]
+    cuts = stages(calls)
+    kinds = [tuple(call.problem for call in calls[cut.start : cut.stop]) for cut in cuts]
+    chosen: set[int] = set()
+    total = 0.0
+
+    def take(position: int) -> None:
+        nonlocal total
+        cut = cuts[position]
+        size = sum(work(call.problem).weight_bytes for call in calls[cut.start : cut.stop] if runs_in_place(call))
+        if position not in chosen and total + size <= MAX_BYTES:
+            chosen.add(position)
+            total += size
+
+    for position, kind in enumerate(kinds):
+        if kind not in kinds[:position]:
+            take(position)
+    for position in range(len(cuts)):
+        if total >= cold:
+            break
+        take(position)
+    return tuple(_chained(calls, [cuts[position] for position in sorted(chosen)]))
+
+
+def _chained(calls: Sequence[OpCall], chosen: Sequence[Stage]) -> Iterable[OpCall]:
+    """The calls of the ``chosen`` stages; what enters one is what the one before it puts out."""
+    last = ""
+    for cut in chosen:
+        mine = calls[cut.start : cut.stop]
+        for call in mine:
+            yield dataclasses.replace(call, inputs=tuple(last if name == cut.entry else name for name in call.inputs))
+        last = mine[-1].outputs[0].name

@@ -1,0 +1,35 @@
+"""The price of any step: the sum of its calls at any depth, with an interval that is wider than the samples'."""
+
+from __future__ import annotations
+
+import pytest
+from made_up_records import record_of, seconds_of
+
+from kbench.core import AUTO, Phase, UserError
+from kbench.model import embedded, lower
+from kbench.tuner import CostModel, ModelStep, Steps, proxy
+from kbench.tuner.price import RUN_TO_RUN
+
+MODEL = embedded("deepseek-v2-lite-chat")
+STEPS = [ModelStep(Phase.DECODE, 1, 9), ModelStep(Phase.DECODE, 1, 2048), ModelStep(Phase.PREFILL, 256, 768)]
+
+
+def test_a_step_is_the_sum_of_its_calls() -> None:
+    calls = [
+        lower(MODEL, {}, step.phase, step.tokens, step.context, resolve=lambda problem, device: AUTO) for step in STEPS
+    ]
+    problems = {call.problem for of in calls for call in of}
+    costs = CostModel([record_of(proxy(problem)[0], "cpu.avx2", 2) for problem in problems], threads=(2,))
+    prices = Steps(MODEL, STEPS, 4096).prices(costs, 2)
+    for price, mine in zip(prices, calls, strict=True):
+        seconds = sum(seconds_of(proxy(call.problem)[0], 2) * proxy(call.problem)[1] for call in mine)
+        assert price.seconds == pytest.approx(seconds)
+        # The made-up quartiles are 2 % off either way.
+        assert price.low == pytest.approx(0.98 * seconds * (1 - RUN_TO_RUN))
+        assert price.high == pytest.approx(1.02 * seconds * (1 + RUN_TO_RUN))
+    assert prices[0].seconds < prices[1].seconds < prices[2].seconds
+
+
+def test_what_was_not_measured_is_named() -> None:
+    with pytest.raises(UserError, match="no price for embedding"):
+        Steps(MODEL, STEPS[:1], 4096).prices(CostModel([], threads=(2,)), 2)
