@@ -54,7 +54,7 @@ def newest(records: Iterable[Record]) -> list[Record]:
 
 
 def rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for record in records:
         what, found = record.problem, Outcome.of(record)
         lines.append(

@@ -11,7 +11,7 @@ from kbench.core import OpCall, Phase, Problem
 from kbench.kernels import implementations
 from kbench.measure import FixedCount
 from kbench.model import lower
-from kbench.suites import Row, in_run
+from kbench.suites import Row, in_place, in_run
 
 NATIVE = [item.name for item in implementations() if item.name.startswith("cpu.") and item.runnable().ok]
 if not NATIVE:
@@ -82,3 +82,21 @@ def test_a_layer_of_many_experts_runs_with_a_few(monkeypatch: pytest.MonkeyPatch
     (record,) = (record for record in row.records(1, 20, FEW) if record.op == "moe_experts")
     assert record.core_problem() == problem
     assert record.extra["prepared_bytes"] < 4096 * 3 * 256 * 256
+
+
+def test_both_phases_run_on_one_copy_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Problem] = []
+    before = in_place.example_weights
+    monkeypatch.setattr(
+        in_place,
+        "example_weights",
+        lambda problem, *args, **more: (made.append(problem), before(problem, *args, **more))[1],
+    )
+    decode = Row(calls_of("deepseek2", Phase.DECODE, 1, 20), 1, 64)
+    n_decode = len(made)
+    Row(calls_of("deepseek2", Phase.PREFILL, 6, 20), 6, 64, decode)
+    assert n_decode > 40
+    # Only what prefill does in another way: the latent is multiplied out.
+    assert {problem.op for problem in made[n_decode:] if problem.has("quant") or problem.has("quant_k")} <= {
+        "mla_decompressed"
+    }

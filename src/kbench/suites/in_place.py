@@ -25,6 +25,7 @@ from kbench.model import plan_arena
 from kbench.results import Record
 
 from .cell import Cell
+from .copies import family
 from .layout import aligned, aligned_buffer, write
 from .runner import part_for
 
@@ -59,9 +60,11 @@ class Row:
     would make are constants, and its cell prices it.
     """
 
-    def __init__(self, calls: Sequence[OpCall], tokens: int, capacity: int) -> None:
-        """A step of ``tokens`` new ones; caches have ``capacity`` slots, all of them filled."""
+    def __init__(self, calls: Sequence[OpCall], tokens: int, capacity: int, like: Row | None = None) -> None:
+        """A step of ``tokens`` new ones; caches have ``capacity`` slots, all of them filled. Weights that ``like`` has,
+        a row of another step of the same model, are not made again."""
         self._tokens = tokens
+        self._made: dict[object, Prepared] = {} if like is None else dict(like._made)
         rng = np.random.default_rng(0)
         self._placed: list[Placed] = []
         self._caches: dict[int, Cache] = {}
@@ -84,11 +87,7 @@ class Row:
             if kept.problem.has("kv"):
                 room = kept.problem.replace(context=capacity)
                 self._caches[int(kept.attrs["layer"])] = example_cache(room, rng)  # type: ignore[arg-type]
-            weights = example_weights(kept.problem, rng)
-            if len(weights) < len(call.weights):
-                weights = example_weights(kept.problem, rng, bias=True)
-            prepared = implementation(kept.implementation).prepare(kept.problem, weights, None)
-            self._placed.append(Placed(kept, call.problem, prepared))
+            self._placed.append(Placed(kept, call.problem, self._prepared(kept, rng)))
         vocabulary = min((p.call.problem.integer("vocab") for p in self._placed if p.call.op == "embedding"), default=1)
         self._ids = rng.integers(0, vocabulary, tokens, dtype=np.int32)
         running = [placed.call for placed in self._placed]
@@ -102,6 +101,15 @@ class Row:
         self._arena = aligned_buffer(max(end, 1))
         for name in sorted(needed & set(constants)):
             write(self._arena, offsets[name], constants[name])
+
+    def _prepared(self, call: OpCall, rng: np.random.Generator) -> Prepared:
+        key = (call.module, family(call.problem), call.weights, call.implementation)
+        if key not in self._made:
+            weights = example_weights(call.problem, rng)
+            if len(weights) < len(call.weights):
+                weights = example_weights(call.problem, rng, bias=True)
+            self._made[key] = implementation(call.implementation).prepare(call.problem, weights, None)
+        return self._made[key]
 
     def problems(self, context: int) -> list[Problem]:
         """Those that are run, each once, at a depth of ``context``."""

@@ -50,7 +50,8 @@ class Steps:
         for step in self.steps:
             kind = (step.phase, step.tokens)
             if kind not in self._rows:
-                self._rows[kind] = Row(rehearsed(self._calls[step], _best), step.tokens, self._capacity)
+                like = next(iter(self._rows.values()), None)
+                self._rows[kind] = Row(rehearsed(self._calls[step], _best), step.tokens, self._capacity, like)
             for record in self._rows[kind].records(threads, step.context):
                 # All but attention runs at every depth.
                 case = (record.key, step.tokens)

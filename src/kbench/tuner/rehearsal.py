@@ -44,16 +44,17 @@ def rehearse(
     to a cache of its own."""
     names = {record.core_problem(): record.implementation for record in records if record.status == "ok"}
     found: list[Record] = []
+    row: Row | None = None
     for done, (phase, (tokens, context)) in enumerate([] if plan.batch > 1 else plan.shapes.items()):
         chain = rehearsed(plan.calls[phase], names.get)
-        row: Row | None = None
+        like, row = row, None
         for threads in counts:
             cells = in_place_cells(chain, threads)
             known = list(known_records(cells, store, in_place=True).values()) if fresh else []
             if len(known) < len(cells):
                 tell(f"running {phase} layers", done, len(plan.shapes))
                 try:
-                    row = row or Row(chain, tokens, max(context, min(plan.context, _CAPACITY)))
+                    row = row or Row(chain, tokens, max(context, min(plan.context, _CAPACITY)), like)
                     known = row.records(threads, context)
                 except (KbenchError, ValueError, MemoryError):
                     return found  # their cells' prices stand
