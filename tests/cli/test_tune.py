@@ -41,6 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KBENCH_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr(tune_module, "run_cells", _made_up)
+    monkeypatch.setattr(tune_module, "rehearse", lambda *_, **__: [])
     monkeypatch.setattr(tune_module, "measured_roof", lambda store, threads, again=False: Roof())
     return tmp_path
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("kbench.kernels.cpu._native")
 
+from tiny_models import make_tiny
+
 from kbench.core import AUTO, OpCall, Phase, work
+from kbench.kernels import best
 from kbench.model import embedded, lower
+from kbench.results import Record, Store
 from kbench.suites import runs_in_place
-from kbench.tuner.rehearsal import MAX_BYTES, rehearsed
+from kbench.tuner import TuneRequest, make_plan, workload
+from kbench.tuner.rehearsal import MAX_BYTES, rehearse, rehearsed
 
 
 def calls_of(name: str, phase: Phase = Phase.DECODE) -> tuple[OpCall, ...]:
@@ -48,3 +54,23 @@ def test_more_layers_until_no_cache_holds_them() -> None:
         chain = rehearsed(calls, lambda problem: "cpu.scalar", cold_bytes=cold)
         sizes.append(sum(work(call.problem).weight_bytes for call in chain if runs_in_place(call)))
     assert sizes[0] < 400 << 20 <= sizes[1] < sizes[2] <= MAX_BYTES
+
+
+def test_a_second_tune_runs_nothing_again(tmp_path: Path) -> None:
+    request = TuneRequest(context=64, prompt_tokens=8, gen_tokens=4, threads=1)
+    plan = make_plan(make_tiny("deepseek2"), request, workload(request))
+    cells = [Record.make(problem, best(problem), threads=1, result=(1.0,)) for problem in plan.problems]
+    store, told = Store(tmp_path), []
+
+    def run(fresh: bool) -> list[Record]:
+        told.clear()
+        return rehearse(plan, cells, (1,), store, lambda what, *_: told.append(what), fresh=fresh)
+
+    first = run(fresh=True)
+    assert len(told) == 2
+    assert {record.core_problem() for record in first} == set(plan.problems)
+    assert all(record.extra["in_place"] for record in first)
+    again = run(fresh=True)
+    assert not told
+    assert sorted(r.samples for r in again) == sorted(r.samples for r in first)
+    assert run(fresh=False) != first and len(told) == 2

@@ -91,8 +91,11 @@ def _identity(cell: Cell) -> tuple[str, str, tuple[tuple[str, int | str], ...], 
     return (cell.key, cell.implementation, tuple(sorted(cell.block.items())), str(cell.device))
 
 
-def known_records(cells: Sequence[Cell], store: Store, *, in_place: bool = False) -> dict[tuple[Any, ...], Record]:
-    """Records that stand for ``cells``, by identity; the newest of each, or of those that were timed in place."""
+def known_records(
+    cells: Sequence[Cell], store: Store, *, run_tokens: int | None = None
+) -> dict[tuple[Any, ...], Record]:
+    """Records that stand for ``cells``, by identity; the newest of each, or of those that were timed in place in runs
+    of ``run_tokens`` tokens."""
     wanted = {_identity(cell): cell for cell in cells}
     found: dict[tuple[Any, ...], Record] = {}
     for record in store.find(host_id=host().host_id, status="ok", source="measured"):
@@ -103,7 +106,7 @@ def known_records(cells: Sequence[Cell], store: Store, *, in_place: bool = False
         cell = wanted.get(identity)
         if cell is None or record.op_spec_hash != op_spec(cell.problem.op).hash:
             continue
-        if in_place and not record.extra.get("in_place"):
+        if run_tokens is not None and record.extra.get("run_tokens") != run_tokens:
             continue
         if record.extra.get("kernel_version") == _version(cell.implementation):
             found[identity] = record

@@ -50,7 +50,7 @@ def rehearse(
         like, row = row, None
         for threads in counts:
             cells = in_place_cells(chain, threads)
-            known = list(known_records(cells, store, in_place=True).values()) if fresh else []
+            known = list(known_records(cells, store, run_tokens=tokens).values()) if fresh else []
             if len(known) < len(cells):
                 tell(f"running {phase} layers", done, len(plan.shapes))
                 try:
