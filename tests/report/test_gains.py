@@ -10,7 +10,7 @@ from made_up_result import bare, made_up
 from rich.console import Console
 
 from kbench.report import html_page, print_tune_report
-from kbench.report.gains import gain_rows, thumb_rows, thumb_warnings
+from kbench.report.gains import gain_rows, thumb_rows, thumb_warning
 from kbench.report.why import why_rows
 from kbench.results import rules_of_thumb
 
@@ -30,9 +30,9 @@ def test_a_rule_of_thumb_is_told_with_what_it_costs() -> None:
     assert rows["all threads in decode"]["ratio"] == pytest.approx(1.25)
     assert rows["all threads in prefill"]["ratio"] == pytest.approx(0.9)
     assert [row[-1] for row in thumb_rows(four_threads(1.25))] == ["+50 %", "the same", "+25 %", "-10 %"]
-    layers, threads = thumb_warnings(four_threads(1.25))
-    assert layers.startswith("a rule of thumb that takes 50 % longer here: as many whole layers")
-    assert threads == "a rule of thumb that takes 25 % longer here for writing: all 4 threads for everything on the CPU"
+    told = "whole layers (+50 %), all threads in decode (+25 %)"
+    assert thumb_warning(four_threads(1.25)) == f"rules of thumb that would take longer here: {told}"
+    assert thumb_warning({**made_up(), "presets": {"n-cpu-moe": 20.0}}) == ""
 
 
 def test_who_uses_all_threads_is_not_told_to() -> None:
@@ -62,7 +62,8 @@ def test_the_page_has_both() -> None:
     text = " ".join(html_page(four_threads(1.25)).split())
     for words in (
         '<a href="#gains">What a little more would bring</a>', '<a href="#thumbs">Rules of thumb</a>',
-        "a rule of thumb that takes 25 % longer here for writing", "+1.4 tokens/s (+10.0 %)",
+        "Rules of thumb that would take longer here: whole layers (+50 %), all threads in decode (+25 %).",
+        "+1.4 tokens/s (+10.0 %)",
     ):  # fmt: skip
         assert words in text, words
     assert "Rules of thumb" not in html_page(bare())
@@ -101,6 +102,6 @@ def test_the_terminal_says_why_what_if_and_which_rules_of_thumb() -> None:
         "Why", "routed experts", "no kernel for routed experts", "What if the GPU had", "4 GiB (this plan)", "48 GiB",
         "+29 %", "Rules of thumb, beside this plan", "+50 %",
         "1 GiB more on cuda:0: writing +1.4 tokens/s (+10.0 %), reading −0.54 tokens/s (-1.0 %)",
-        "a rule of thumb that takes 50 % longer here",
+        "rules of thumb that would take longer here: whole layers (+50 %), all threads in decode (+25 %)",
     ):  # fmt: skip
         assert words in text, words

@@ -27,8 +27,8 @@ def longer(ratio: float) -> str:
 
 
 def thumb_rows(fields: Fields) -> list[list[str]]:
-    """Rule, what was timed, how much longer it takes."""
-    return [[row["words"], _of(row), longer(row["ratio"])] for row in thumbs(fields)]
+    """Rule, what it says, what was timed, how much longer it takes."""
+    return [[row["name"], row["words"], _of(row), longer(row["ratio"])] for row in thumbs(fields)]
 
 
 def _of(row: Fields) -> str:
@@ -37,14 +37,11 @@ def _of(row: Fields) -> str:
     return _OF.get(of, of)
 
 
-def thumb_warnings(fields: Fields) -> list[str]:
-    """Rules of thumb that people go by and that would be slower here, with by how much."""
+def thumb_warning(fields: Fields) -> str:
+    """Rules of thumb that people go by and that would be slower here, with by how much; empty: none would."""
     slower = sorted((row for row in thumbs(fields) if row["ratio"] >= NOTICED), key=lambda row: -row["ratio"])
-    told = []
-    for row in slower:
-        what = "" if row["of"] == "workload" else f" for {_of(row)}"
-        told.append(f"a rule of thumb that takes {(row['ratio'] - 1) * 100:,.0f} % longer here{what}: {row['words']}")
-    return told
+    told = ", ".join(f"{row['name']} ({longer(row['ratio'])})" for row in slower)
+    return f"rules of thumb that would take longer here: {told}" if told else ""
 
 
 def thumb_chart(fields: Fields) -> Chart | None:
@@ -69,7 +66,7 @@ def thumb_chart(fields: Fields) -> Chart | None:
         f"A bar for each rule that people go by, as long as the time that it takes; the line is this plan: {said}.",
         lambda width: bars(lines, width, at=1.0, said="this plan"),
         ["rule", "what it says", "time of", "longer than this plan"],
-        [[row["name"], *cells] for row, cells in zip(rows, thumb_rows(fields), strict=True)],
+        thumb_rows(fields),
         "Priced by the same model as the plan, each as full as it fits.",
         words=(1, 2),
     )

@@ -9,7 +9,7 @@ from kbench.core import format_bytes
 from .block import Block, Section
 from .block_chart import block_charts
 from .chart import Chart, Fields
-from .gains import gain_chart, thumb_chart, thumb_warnings
+from .gains import gain_chart, thumb_chart, thumb_warning
 from .memory_chart import memory_chart
 from .placement_map import placement_map
 from .prediction_chart import prediction_chart
@@ -110,8 +110,8 @@ def _thumbs(fields: Fields) -> list[Block]:
     chart = thumb_chart(fields)
     if chart is None:
         return []
-    slower = [Block("note", f"{warning}.") for warning in thumb_warnings(fields)]
-    return [_chart(chart), *slower]
+    warning = thumb_warning(fields)
+    return [*([Block("note", f"{warning[0].upper()}{warning[1:]}.")] if warning else []), _chart(chart)]
 
 
 def _rules(fields: Fields) -> list[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbench.core import format_bytes
 
 from .chart import Fields
+from .gains import thumb_warning
 from .provenance import all_cpu_modelled, cpu_modelled, host_name
 from .tables import listed, percent, rate
 from .unit_lines import UnitLine, unit_lines
@@ -22,6 +23,7 @@ def summary(fields: Fields) -> list[str]:
         *_where(fields, units),
         *_bottleneck(fields, units),
         *_vram(fields),
+        _thumbs(fields),
         _sure(fields),
     ]
     return [part for part in parts if part]
@@ -113,6 +115,11 @@ def _vram(fields: Fields) -> list[str]:
         tried = format_bytes(largest)
         sentences.append(f"More GPU memory, up to {tried} was tried, would not make it noticeably faster.")
     return sentences
+
+
+def _thumbs(fields: Fields) -> str:
+    warning = thumb_warning(fields)
+    return f"{warning[0].upper()}{warning[1:]}." if warning else ""
 
 
 def _sure(fields: Fields) -> str:

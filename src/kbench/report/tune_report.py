@@ -19,7 +19,7 @@ from kbench.results import tune_result_path
 
 from .provenance import all_cpu_modelled, cpu_modelled, modelled_words
 from .tables import bar, listed, milliseconds, percent, rate, table
-from .tune_tables import gain_lines, thumb_table, thumb_warnings, what_if_table, why_table
+from .tune_tables import gain_lines, thumb_table, thumb_warning, what_if_table, why_table
 from .unit_lines import UnitLine, unit_lines
 from .workload import goal_words, sequences, step_words
 
@@ -188,7 +188,8 @@ def _closing(fields: Fields, page: Path | None) -> list[Text]:
         text.append(f"; greedy by seconds saved per byte: {percent(max(0.0, slower))} slower", style="dim")
     lines.append(text)
     lines += [Text(line, style="dim") for line in gain_lines(fields)]
-    lines += [Text(line, style="yellow") for line in thumb_warnings(fields)]
+    if warning := thumb_warning(fields):
+        lines.append(Text(warning, style="yellow"))
     packing = fields["packing"]
     if packing["seconds"]:
         stored, seconds = packing["stored_bytes"], packing["seconds"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.table import Table
 
 from .chart import Fields
-from .gains import gain_lines, thumb_rows, thumb_warnings
+from .gains import gain_lines, thumb_rows, thumb_warning
 from .tables import table
 from .vram_chart import own_row, what_if_rows
 from .why import why_rows
 
-__all__ = ["gain_lines", "thumb_table", "thumb_warnings", "what_if_table", "why_table"]
+__all__ = ["gain_lines", "thumb_table", "thumb_warning", "what_if_table", "why_table"]
 
 
 def why_table(fields: Fields) -> Table:
@@ -45,8 +45,11 @@ def thumb_table(fields: Fields) -> Table | None:
     rows = thumb_rows(fields)
     if not rows:
         return None
-    made = table("Rules of thumb, beside this plan", ("rule", "left"), ("time of", "left"), ("longer", "right"))
-    made.columns[0].no_wrap, made.columns[0].overflow = False, "fold"
+    made = table(
+        "Rules of thumb, beside this plan",
+        ("rule", "left"), ("it says", "left"), ("time of", "left"), ("longer", "right"),
+    )  # fmt: skip
+    made.columns[1].no_wrap, made.columns[1].overflow = False, "fold"
     for row in rows:
         made.add_row(*row)
     return made
