@@ -95,7 +95,8 @@ def gain_chart(fields: Fields) -> Chart | None:
     for row in rows:
         share = row.get("decode_tokens_per_s", 0.0) / now if now else 0.0
         value = _gain(row, fields, "decode").partition(" (")[0]
-        lines.append(Bar(_more(row), [(min(max(share, 0.0), _LONGEST), "f-line2", f"{_more(row)}: {value}")], value))
+        label = _more(row).partition(" (")[0]
+        lines.append(Bar(label, [(min(max(share, 0.0), _LONGEST), "f-line2", f"{_more(row)}: {value}")], value))
     said = "; ".join(f"{line.label}: {line.value}" for line in lines)
     return Chart(
         "gains",

@@ -96,7 +96,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 def _draw(fields: Fields, kinds: dict[str, dict[int | None, str]], n_layers: int, width: float) -> Drawing:
     narrow = width < 600
-    left = 0.0 if narrow else 190.0
+    left = 0.0 if narrow else 200.0
     step, height = (38.0, 18.0) if narrow else (27.0, 20.0)
     keys = [(device_style(fields, device), device) for device in fields["placement"]]
     top = 18.0 * legend_lines(keys, width) + 8
