@@ -125,9 +125,14 @@ def test_ik_llama_cpp_gets_a_word_for_all_that_it_might_put_elsewhere(model: str
     """There the output is offloaded last, and ``-ts`` weighs bytes: with two GPUs only overrides are sure."""
     tree = tree_of(model)
     placed = placed_by(tree, PLACEMENTS[name])
-    arguments = export(placed, tree, "ik_llama.cpp").arguments
-    there = LlamaPlacement(arguments, embedded(model).n_layers)
-    n = embedded(model).n_layers
+    n = embedded(model).n_layers + embedded(model).draft_layers
+    found = export(placed, tree, "ik_llama.cpp", Serving(draft_layers=embedded(model).draft_layers))
+    there = LlamaPlacement(found.arguments, n)
+    assert there.n_gpu_layers > 0, "without any layer it opens no GPU"
+    if name == "the head alone":
+        last = embedded(model).n_layers - 1
+        said = f"the cache of layers {last} lies on CUDA0, not on CPU"
+        assert any(note.startswith(said) for note in found.notes) == (embedded(model).draft_layers == 0)
     for module in tree.walk():
         for tensor in module.tensors:
             wanted = buffer(placed[module.name].generate_device)

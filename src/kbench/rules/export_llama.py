@@ -55,6 +55,12 @@ class _Placed:
         gpu = self.split.places[position]
         return "CPU" if gpu < 0 else buffer_name(self.gpus[gpu])
 
+    @property
+    def ik_gpu_layers(self) -> int:
+        """The same in ik_llama.cpp: layers from the back, the output last of all; without any it opens no GPU."""
+        n = self.split.n_gpu_layers
+        return n if n == len(self.split.places) else max(1, n - 1)
+
 
 def buffer_name(device: Device) -> str:
     """The name of a device's memory in a build for CUDA."""
@@ -192,19 +198,19 @@ def _elsewhere(placed: _Placed, tool: str) -> tuple[dict[str, str], list[str]]:
 def _default(placed: _Placed, name: str, tool: str) -> str | None:
     """Where a tensor lies without an override; None where that cannot be foretold."""
     _, number, _ = split_number(name)
-    output = number is None
-    if output and tool == IK_LLAMA_CPP and placed.split.n_gpu_layers < len(placed.split.places):
-        return "CPU"  # there the output is the first position to stay, not the last
-    default = placed.place(-1 if number is None else number)
-    # ik_llama.cpp weighs -ts by what layers take, which depends on context and batch.
-    return None if tool == IK_LLAMA_CPP and len(placed.gpus) > 1 and default != "CPU" else default
+    if tool == LLAMA_CPP:
+        return placed.place(-1 if number is None else number)
+    n_positions, n_gpu_layers = len(placed.split.places), placed.ik_gpu_layers
+    offloaded = n_gpu_layers == n_positions if number is None else number >= n_positions - 1 - n_gpu_layers
+    if not placed.gpus or not offloaded:
+        return "CPU"
+    # With several GPUs it weighs -ts by what layers take, which depends on context and batch.
+    return buffer_name(placed.gpus[0]) if len(placed.gpus) == 1 else None
 
 
 def _split_arguments(placed: _Placed, ik: bool = False) -> list[str]:
     names = ",".join(map(buffer_name, placed.gpus))
-    n_layers = placed.split.n_gpu_layers
-    if ik and n_layers < len(placed.split.places):
-        n_layers -= 1  # it counts layers first, then the output
+    n_layers = placed.ik_gpu_layers if ik else placed.split.n_gpu_layers
     pairs: list[tuple[str, object]] = [("-ngl", n_layers), ("-dev", names)]
     if len(placed.gpus) > 1:
         pairs += [("-sm", "layer"), ("-ts", ",".join(map(str, placed.split.parts)))]
@@ -225,8 +231,9 @@ def _place_notes(tool: str, placed: _Placed) -> list[str]:
     notes = []
     wrong: dict[tuple[str, str], list[int]] = {}
     for number, device in enumerate(placed.homes):
-        if placed.place(number) != buffer_name(device):
-            wrong.setdefault((placed.place(number), buffer_name(device)), []).append(number)
+        there = _default(placed, f"blk.{number}.", tool)
+        if there is not None and there != buffer_name(device):
+            wrong.setdefault((there, buffer_name(device)), []).append(number)
     for (there, home), numbers in wrong.items():
         why = "-ngl and -ts give the last layers to GPUs, in runs"
         notes.append(f"the cache of layers {ranges(numbers)} lies on {there}, not on {home} as their attention: {why}")
