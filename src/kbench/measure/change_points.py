@@ -24,6 +24,8 @@ _LEAST = 2
 _SHORTEST = 12
 # Student's t with ten degrees of freedom exceeds 8 by chance in 1e-5; eleven places to split make that 1e-4.
 _CLEAR_T, _CLEAR_SIDE = 8.0, 6
+# The best of several splits of noise has such a t more often than not: no permutations are asked.
+_DIM_T = 2.0
 # Deviations beyond which a lone value is pulled in; normal noise is there once in 16000.
 _LONE = 4.0
 # A median absolute deviation times this is a normal distribution's deviation.
@@ -83,15 +85,25 @@ def change_points(logs: Floats, rho: float, alpha: float) -> dict[int, float]:
     Split first and doubt later: of a level that was left and taken again no single split says much. So places are
     found all the way down, and taken back weakest first until each holds among its neighbours.
     """
-    cuts = sorted(_places(logs, 0, len(logs), rho))
+    cuts = _places(logs, 0, len(logs), rho)
     chances: dict[tuple[int, int], tuple[int, float]] = {}
+    clear: dict[tuple[int, int, int], float] = {}
 
     def around(i: int) -> tuple[int, int]:
         return ([0, *cuts])[i], ([*cuts, len(logs)])[i + 1]
 
+    def clearness(i: int) -> float:
+        key = (*around(i), cuts[i])
+        if key not in clear:
+            clear[key] = _clear(logs, rho, around(i), cuts[i])
+        return clear[key]
+
+    moves = 3 * len(cuts)  # then places stay: two of them could push each other to and fro
     while cuts:
-        order = sorted(range(len(cuts)), key=lambda i: _clear(logs, rho, around(i), cuts[i]))
-        for i in order:
+        for i in sorted(range(len(cuts)), key=clearness):
+            if clearness(i) < _DIM_T:
+                del cuts[i]
+                break
             span = around(i)
             if span not in chances:
                 chances[span] = _judged(_innovations(logs, *span, rho), alpha)
@@ -99,9 +111,11 @@ def change_points(logs: Floats, rho: float, alpha: float) -> dict[int, float]:
             if p > alpha:
                 del cuts[i]
                 break
-            cuts[i] = span[0] + k
+            if cuts[i] != span[0] + k and moves > 0:
+                cuts[i], moves = span[0] + k, moves - 1
+                break
         else:
-            return {cut: chances[around(i)][1] for i, cut in enumerate(cuts) if around(i) in chances}
+            return {cut: chances[around(i)][1] for i, cut in enumerate(cuts)}
     return {}
 
 
@@ -185,7 +199,11 @@ def _chance(part: Floats, apart: _Energy, k: int, most: float, alpha: float) -> 
 
 
 def _t(a: Floats, b: Floats) -> float:
-    squares = float(np.sum((a - a.mean()) ** 2) + np.sum((b - b.mean()) ** 2))
-    if squares == 0:
-        return math.inf
-    return abs(float(a.mean() - b.mean())) / math.sqrt(squares / (len(a) + len(b) - 2) * (1 / len(a) + 1 / len(b)))
+    """Student's t of the difference of two means, without its sign."""
+    n, m = len(a), len(b)
+    a, b = a - a[0], b - a[0]  # sums of squares about a place far from the values would cancel
+    one, other = float(a.sum()) / n, float(b.sum()) / m
+    squares = float(a @ a) - n * one * one + float(b @ b) - m * other * other
+    if squares <= 1e-24 * (n + m):  # equal values but for rounding
+        return math.inf if abs(one - other) > 1e-9 else 0.0
+    return abs(one - other) / math.sqrt(squares / (n + m - 2) * (1 / n + 1 / m))
