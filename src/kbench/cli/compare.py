@@ -247,7 +247,8 @@ def _recorded(a: str, b: str, pattern: str, margin: float | None) -> tuple[list[
     note = (
         f"blocks of other times are no pairs: {between:.1%} a run is allowed for ({'measured' if own else 'assumed'})"
     )
-    names = (paths[0].name, paths[1].name) if paths[0].name != paths[1].name else (a, b)
+    first, second = (path.name for path in paths)
+    names = (first, second) if first != second else (f"A ({first})", f"B ({second})")
     rows = compare_recorded(
         blocks[0], blocks[1], Plan() if margin is None else Plan(margin=margin), names, between=between
     )

@@ -38,7 +38,7 @@ def print_comparison(console: Console, fields: Mapping[str, Any], shown: Callabl
     table.add_column("B/A" if change else "A is", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column("pairs", justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    table.add_column("verdict", overflow="fold", min_width=len("INCONCLUSIVE"))
     for case in fields["cases"]:
         table.add_row(*_row(case, change, shown))
     console.print(table)
