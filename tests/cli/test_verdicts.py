@@ -46,6 +46,11 @@ def test_the_worst_decides(words: list[str], expected: int) -> None:
         assert code(*map(row, words), allow_inconclusive=True) == 0
 
 
+def test_a_machine_that_was_disturbed_all_the_time_passes_where_not_knowing_does() -> None:
+    assert code(row("disturbed")) == 4 and code(row("disturbed"), allow_inconclusive=True) == 0
+    assert code(row("unlike"), allow_inconclusive=True) == 4
+
+
 def test_what_is_known_not_to_be_slower_passes_whatever_else_is_unknown() -> None:
     assert code(row("INCONCLUSIVE", high=1.02)) == 0 and code(row("INCONCLUSIVE", high=1.04)) == 3
 
