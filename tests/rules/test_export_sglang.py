@@ -75,6 +75,7 @@ def test_what_it_cannot_be_told() -> None:
     assert ("--tensor-parallel-size", "2") in list(zip(two.arguments[::2], two.arguments[1::2], strict=True))
     assert ("--base-gpu-id", "1") in list(zip(two.arguments[::2], two.arguments[1::2], strict=True))
     for words in (
+        "takes experts of widths that 256 divides, not of 1408",
         "shared out over 2 GPUs",
         "--kt-cpuinfer, the threads, is not in the rules",
         "kernels of its own: cpu.avx2",

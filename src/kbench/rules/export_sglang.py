@@ -27,6 +27,8 @@ from .transfer_map import layer_of
 
 TOOL = "sglang-kt"
 _EXPERTS, _EMBEDDING = "routed experts", "embedding"
+# Of one block of most GGUF types, which its GGUF backend does not cut.
+_WIDTH = 256
 
 
 def export_sglang_kt(assignment: Assignment, tree: Module, serving: Serving) -> Export:
@@ -93,6 +95,10 @@ def _notes(assignment: Assignment, tree: Module, serving: Serving, n_gpus: int) 
         "all but the CPU's experts comes from --model-path, in its own precision: other memory than in the rules",
         "--kt-threadpool-count is to be the number of the machine's NUMA nodes",
     ]
+    width = next((t.shape[0] for t, _, _ in tensor_places(assignment, tree) if "ffn_down_exps" in t.name), 0)
+    if width % _WIDTH:
+        only = f"--kt-method LLAMAFILE, which reads GGUF files, takes experts of widths that {_WIDTH} divides"
+        notes.append(f"{only}, not of {width}: another method wants the weights converted for it")
     if _threads(assignment, tree) is None:
         notes.append("--kt-cpuinfer, the threads, is not in the rules: it is to be the number of physical cores")
     here = [(t, m) for t, m, p in tensor_places(assignment, tree) if p.generate_device == CPU and t.kind != _EXPERTS]
