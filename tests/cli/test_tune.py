@@ -91,8 +91,15 @@ def test_the_json_object_and_the_rules(quick: Path) -> None:
     assert stored == fields and stored["rules"] == path.read_text()
     assert {point["vram_bytes"] for point in stored["vram_curve"]} >= {0, 6 << 30, 24 << 30}
     assert all(row["seconds_by_threads"] for row in stored["ops"] if row["device"] == "cpu" and row["op"] != "transfer")
+    assert [card["vram_bytes"] >> 30 for card in stored["what_if"]] == [12, 16, 24, 32, 48]
+    # Every filling by a rule of thumb is a placement too: none beats the optimum but by what a GiB must be worth.
+    thumbs = {row["name"]: row["ratio"] for row in stored["rules_of_thumb"]}
+    assert set(stored["presets"]) <= set(thumbs) and all(thumbs[name] > 0.99 for name in stored["presets"])
     checked = CliRunner().invoke(build_app(), ["rules", "check", str(path), "--model", "deepseek-v2-lite-chat"])
     assert checked.exit_code == 0, checked.output
+    for tool in ("llama.cpp", "ik_llama.cpp", "sglang-kt", "ktransformers"):
+        arguments = ["rules", "export", str(path), "--model", "deepseek-v2-lite-chat", "--to", tool]
+        assert CliRunner().invoke(build_app(), arguments).exit_code == 0
 
 
 def test_the_report_names_what_matters(quick: Path) -> None:
@@ -103,6 +110,9 @@ def test_the_report_names_what_matters(quick: Path) -> None:
         "modelled",
         "routed experts",
         "mla_attention",
+        "because",
+        "What if the GPU had",
+        "Rules of thumb, beside this plan",
         "Placement",
         "mine.yaml",
         "optimal",

@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         from kbench.model import load_descriptor
         from kbench.report import print_tune_report, write_page
-        from kbench.results import Store
+        from kbench.results import Store, with_rules_of_thumb
         from kbench.tuner import DEFAULT_MODEL, TuneRequest, load_profile, parse_vram, tune, tune_elsewhere
 
         for name in gpu.split(","):
@@ -114,7 +114,7 @@ def register(app: typer.Typer) -> None:
         if page is not None:
             write_page(report.fields, page)
         if as_json:
-            print_json("tune", 1, report.fields)
+            print_json("tune", 1, with_rules_of_thumb(report.fields))
         else:
             print_tune_report(stdout_console(), report.fields, page)
 

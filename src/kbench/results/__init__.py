@@ -24,7 +24,7 @@ from .recorded import (
     read_records,
     track_fields,
 )
-from .rules_of_thumb import NOTICED, rules_of_thumb
+from .rules_of_thumb import NOTICED, rules_of_thumb, with_rules_of_thumb
 from .shape import ListOf, MapOf, Maybe, Number, Object, Shape, Text, check_shape
 from .store import Store, default_root
 from .tune_result import SOLD_GIB, read_tune_result, tune_result_path, write_tune_result
@@ -37,5 +37,6 @@ __all__ = [
     "branch_commits", "by_importance", "case_key", "check_shape", "compare_recorded", "current_commit", "default_root",
     "deviation_between_runs", "frame", "histories", "hosts_differ", "import_records", "is_aa", "judged_histories",
     "load_marks", "noise_floor", "old_places", "one_host", "problem_params", "prune", "read_foreign", "read_records",
-    "read_tune_result", "rules_of_thumb", "track_fields", "tune_result_path", "write_tune_result",
+    "read_tune_result", "rules_of_thumb", "track_fields", "tune_result_path", "with_rules_of_thumb",
+    "write_tune_result",
 ]  # fmt: skip

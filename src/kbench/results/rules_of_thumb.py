@@ -45,6 +45,11 @@ def rules_of_thumb(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def with_rules_of_thumb(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """``fields`` as they are printed and stored."""
+    return {**fields, "rules_of_thumb": rules_of_thumb(fields)}
+
+
 def _is_count(text: str) -> bool:
     return text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS
 

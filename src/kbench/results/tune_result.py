@@ -12,6 +12,7 @@ from typing import Any
 
 from kbench.core import CorruptFile, UserError, write_whole
 
+from .rules_of_thumb import with_rules_of_thumb
 from .shape import ListOf, MapOf, Maybe, Number, Object, Shape, Text, check_shape
 
 SCHEMA = "kbench.tune/1"
@@ -129,7 +130,10 @@ def write_tune_result(path: Path, fields: Mapping[str, Any]) -> None:
     Raises:
         UserError: the place cannot be written.
     """
-    text = json.dumps({"schema": SCHEMA, **fields}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    text = (
+        json.dumps({"schema": SCHEMA, **with_rules_of_thumb(fields)}, ensure_ascii=False, allow_nan=False, indent=1)
+        + "\n"
+    )
     write_whole(path, text.encode("utf-8", "replace"))
 
 
