@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from kbench.core import AUTO, INJECTED, Device, InvalidEnvironment, OpCall, Problem, Unsupported
-from kbench.kernels import best, implementation, runnable_on
+from kbench.kernels import best, implementation, interpreted, runnable_on
 
 from .devices import DeviceMap
 
-# Kernels that only a GPU has: on a device that is an alias of the CPU something of the CPU's stands in for them.
+# Kernels that only a GPU has: on a device that is an alias of the CPU something of the CPU's stands in for them, unless
+# they are interpreted there.
 _GPU_ONLY = ("marlin", "triton")
 
 
@@ -55,8 +56,10 @@ class Choice:
                 raise Unsupported(f"operators of your own on {call.device}", where=where, accepted="cpu")
             return call
         if call.implementation in _GPU_ONLY and call.device.kind != "cpu":
+            if call.implementation == "triton" and (physical.kind != "cpu" or interpreted()):
+                return self._on_gpu(call, where)
             if physical.kind != "cpu":
-                raise Unsupported(f"{call.implementation} kernels", where=where, accepted="torch, auto")
+                raise Unsupported(f"{call.implementation} kernels", where=where, accepted="triton, torch, auto")
             stand_in = best(call.problem, physical)
             self.stand_ins[call.implementation] = stand_in
             return dataclasses.replace(call, implementation=stand_in)
@@ -75,3 +78,12 @@ class Choice:
                 todo=f"use {replacement} or auto for it",
             )
         return dataclasses.replace(call, implementation=replacement)
+
+    def _on_gpu(self, call: OpCall, where: str) -> OpCall:
+        """``call`` on our GPU kernels, or on torch where it has no matrix that they take."""
+        asked = implementation(call.implementation)
+        if not asked.runnable().ok:
+            raise InvalidEnvironment(f"{asked.name} does not run here: {asked.runnable().reason}", where=where)
+        if asked.supports(call.problem).ok:
+            return call
+        return dataclasses.replace(call, implementation="torch")

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import INJECTED, Device, OpCall
-from kbench.kernels import AnyArray, Spans, StepState, TorchCache, TorchDevice, implementation, torch_device
+from kbench.kernels import AnyArray, Spans, StepState, TorchCache, TorchDevice, implementation, on_tensors
 from kbench.model import Arena, plan_arena
 
 from .kv_cache import KvCache
@@ -131,12 +131,13 @@ class Executable:
 
     def _python_call(self, call: OpCall) -> Step:
         devices, caches = self._machine.devices, self._caches_on(call.device)
-        if devices.has_own_queue(call.device) and call.implementation == "torch":
+        place = str(devices.physical(call.device))
+        item = on_tensors(call.implementation, place) if devices.has_own_queue(call.device) else None
+        if item is not None:
             tensors = {
                 layer: cache if isinstance(cache, TorchCache) else TorchCache.over(cache)
                 for layer, cache in caches.items()
             }
-            item = torch_device(str(devices.physical(call.device)))
             return _TorchCall(call, self._slots, item, self._weights.of(call), tensors)
         return _PythonCall(call, self._slots, _runner(call, self._weights, caches, self._bind))
 

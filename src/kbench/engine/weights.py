@@ -16,8 +16,8 @@ from kbench.kernels import (
     TorchDevice,
     WeightData,
     implementation,
+    on_tensors,
     packing,
-    torch_device,
 )
 from kbench.model import GgufFile
 
@@ -111,9 +111,9 @@ class WeightStore:
 
     def _packer(self, call: OpCall) -> Implementation:
         """What packs for ``call``: torch by the device that it computes on."""
-        if self.devices.has_own_queue(call.device) and call.implementation == "torch":
-            return torch_device(str(self.devices.physical(call.device)))
-        return implementation(call.implementation)
+        place = str(self.devices.physical(call.device))
+        found = on_tensors(call.implementation, place) if self.devices.has_own_queue(call.device) else None
+        return found or implementation(call.implementation)
 
     def release(self, calls: Iterable[OpCall]) -> None:
         """Forgets the weights of ``calls``."""
@@ -143,11 +143,9 @@ def _packed_bytes(call: OpCall, info: TensorInfo, packer: Implementation) -> int
         padded = -(-rows // _PANEL_ROWS) * _PANEL_ROWS
         return -(-count * padded * quant(quant_name).row_bytes(k) * widened // stored)
     device = packer if isinstance(packer, TorchDevice) and packer.place != "cpu" else None
-    if call.op == "embedding" and device is None:
-        return info.n_bytes
-    vector = call.op == "embedding" or len(info.shape) == 1
-    wide = device is None or vector or device.accuracy(call.problem) == "f32"
-    return (4 if wide else 2) * math.prod(info.shape)
+    if device is not None:
+        return device.stored_bytes(call.problem, info.quant, info.shape)
+    return info.n_bytes if call.op == "embedding" else 4 * math.prod(info.shape)
 
 
 def _drop_pages(raw: npt.NDArray[np.uint8]) -> None:

@@ -25,6 +25,7 @@ from .registry import (
     implementation,
     implementations,
     ladder_implementations,
+    on_tensors,
     packing,
     runnable_on,
     support,
@@ -34,6 +35,7 @@ from .spec import OpSpec, op_spec
 from .support_table import DEQUANTISED, OWN, kernel_of, support_table
 from .tolerance import accuracy_of
 from .torch_baseline import TorchCache, TorchDevice, stored_tensor, torch_device
+from .triton import interpreted
 from .version import kernel_version
 
 __all__ = [
@@ -41,9 +43,9 @@ __all__ = [
     "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "Spans", "StepState", "Stored", "Support",
     "TorchCache", "TorchDevice", "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates",
     "check", "comparable", "dequantize", "empty_rows", "example", "example_cache", "example_weights", "first_seen",
-    "implementation", "implementations", "kernel_of", "kernel_version", "ladder_implementations", "native_probes",
-    "op_spec", "packing", "peer_implementation", "random_floats", "random_weight", "rope_frequencies", "runnable_on",
-    "slots", "stored_tensor", "support", "support_table", "torch_device",
+    "implementation", "implementations", "interpreted", "kernel_of", "kernel_version", "ladder_implementations",
+    "native_probes", "on_tensors", "op_spec", "packing", "peer_implementation", "random_floats", "random_weight",
+    "rope_frequencies", "runnable_on", "slots", "stored_tensor", "support", "support_table", "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

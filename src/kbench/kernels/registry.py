@@ -22,10 +22,12 @@ from kbench.core import (
 from .block_parameters import BlockParameter, parameter_errors
 from .implementation import AnyArray, Implementation, Prepared, StepState, Support, WeightData
 from .reference import ReferenceImplementation
-from .torch_baseline import TorchImplementation
+from .torch_baseline import TorchDevice, TorchImplementation, torch_device
+from .triton import TritonImplementation, triton_device
 
-# Native kernels from the most to the least capable instruction set, then plain torch, then the definition.
+# A GPU's kernels; native ones from the most to the least capable instruction set; plain torch; the definition.
 RANKING = (
+    "triton",
     "cpu.amx", "cpu.avx512_bf16", "cpu.avx512_vnni", "cpu.avx512", "cpu.avx_vnni", "cpu.avx2", "cpu.neon_i8mm",
     "cpu.neon_dotprod", "cpu.scalar", "torch", "reference",
 )  # fmt: skip
@@ -71,7 +73,7 @@ def _native() -> tuple[Implementation, ...]:
 @functools.lru_cache(maxsize=1)
 def implementations() -> tuple[Implementation, ...]:
     """Every implementation, best first, whether or not it can run here."""
-    found: list[Implementation] = [*_native(), TorchImplementation(), ReferenceImplementation()]
+    found: list[Implementation] = [*_native(), TritonImplementation(), TorchImplementation(), ReferenceImplementation()]
     rank = {name: position for position, name in enumerate(RANKING)}
     return tuple(sorted(found, key=lambda item: rank.get(item.name, len(rank))))
 
@@ -159,6 +161,14 @@ def block_errors(block: Block, used: Iterable[tuple[str, Device]], where: str = 
         text = f"{', '.join(items)} {'has' if len(items) == 1 else 'have'} no kernel parameters"
         errors = {name: UserError(f"unknown kernel parameter {name!r}", where=where, todo=text) for name in block}
     return errors
+
+
+def on_tensors(name: str, place: str) -> TorchDevice | None:
+    """What runs calls of implementation ``name`` on tensors that stay on torch device ``place``; None: it takes and
+    returns arrays in host memory."""
+    if name == TritonImplementation.name:
+        return triton_device(place)
+    return torch_device(place) if name == "torch" else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -76,7 +76,7 @@ def _need_gpu(name: str) -> None:
     if not has_gpu():
         todo = f"it needs {NEEDS[name]}"
         raise InvalidEnvironment("no CUDA GPU is here", where=name, accepted=f"here: {here}", todo=todo)
-    raise InvalidEnvironment("this version of kbench has no GPU kernels to compare", where=name, accepted=here)
+    raise InvalidEnvironment("this version of kbench does not time kernels on a GPU", where=name, accepted=here)
 
 
 def resolve(name: str, problem: Problem) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,11 @@ class TorchDevice(TorchImplementation):
             ids = range(start, min(start + step, len(out)))
             out[start : start + step] = torch.from_numpy(rows.rows(ids))
         return TorchWeights((out,))
+
+    def stored_bytes(self, problem: Problem, quant_name: str, shape: Sequence[int]) -> int:
+        """Bytes that a tensor of ``shape`` takes on the device as a weight of ``problem``."""
+        vector = problem.op == "embedding" or len(shape) == 1
+        return (4 if vector or self.accuracy(problem) == "f32" else 2) * math.prod(shape)
 
     def compute(
         self, call: OpCall, prepared: Prepared, inputs: Sequence[torch.Tensor], state: StepState

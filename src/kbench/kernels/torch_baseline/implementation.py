@@ -39,13 +39,14 @@ def fast_bf16() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TorchWeights:
-    """Matrices as torch tensors, vectors in float32; an embedding stays stored and is read by row."""
+    """Matrices as torch tensors, or as what else knows its ``n_bytes``, vectors in float32; an embedding stays stored
+    and is read by row."""
 
     tensors: tuple[Any, ...]
 
     @property
     def n_bytes(self) -> int:
-        return sum(t.n_bytes if isinstance(t, Tensor) else t.numel() * t.element_size() for t in self.tensors)
+        return sum(t.n_bytes if hasattr(t, "n_bytes") else t.numel() * t.element_size() for t in self.tensors)
 
 
 @contextlib.contextmanager

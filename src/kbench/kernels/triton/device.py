@@ -1,0 +1,120 @@
+"""``triton``: our kernels where there are some, and torch's calls for the rest, on tensors that stay on a device."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kbench.core import Block, OpCall, Problem
+
+from ..block_parameters import BlockParameter
+from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
+from ..torch_baseline import TorchDevice, TorchWeights
+from .plane_matrix import PlaneMatrix, multiply, plane_matrix
+from .planes import PLANE_FORMATS
+from .tile import FEW_ROWS
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "triton"
+
+
+def interpreted() -> bool:
+    """Whether Triton interprets kernels, on the CPU: for tests, thousands of times slower than a GPU."""
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+
+
+class TritonDevice(TorchDevice):
+    """Kernels of our own on torch device ``place``: ``cuda:N``, or ``cpu`` where Triton interprets them."""
+
+    def __init__(self, place: str, dtype: str | None = None) -> None:
+        super().__init__(place, dtype)
+        self.name = NAME
+
+    def accuracy(self, problem: Problem) -> str:
+        if takes(problem).ok:
+            return "f32" if problem.integer("tokens") <= FEW_ROWS else "f16"
+        return super().accuracy(problem)
+
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
+        """Quantised matrices as planes of codes, everything else as ``torch`` has it."""
+        if not takes(problem).ok:
+            return super().prepare(problem, weights, block)
+        matrix = plane_matrix(weights[0].whole, weights[0].quant, problem.integer("k"), self.place)
+        rest = super().prepare(problem, weights[1:], block) if weights[1:] else TorchWeights(())
+        return TorchWeights((matrix, *rest.tensors))
+
+    def stored_bytes(self, problem: Problem, quant_name: str, shape: Sequence[int]) -> int:
+        if len(shape) == 1 or not takes(problem).ok:
+            return super().stored_bytes(problem, quant_name, shape)
+        return math.ceil(math.prod(shape) * PLANE_FORMATS[quant_name].bits_per_weight / 8)
+
+    def _linear(self, call: OpCall, w: Sequence[Any], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
+        if not isinstance(w[0], PlaneMatrix):
+            return super()._linear(call, w, x, s)
+        y = multiply(x[0], w[0])
+        return [y + w[1].reshape(-1) if len(w) > 1 else y]
+
+
+def takes(problem: Problem) -> Support:
+    """Whether one of our kernels does ``problem``, and why not."""
+    if problem.op != "linear":
+        return Support(False, f"no Triton kernel for {problem.op}")
+    if problem.text("quant") not in PLANE_FORMATS:
+        return Support(False, f"no Triton kernel for {problem.text('quant')}; there are {', '.join(PLANE_FORMATS)}")
+    return YES
+
+
+@functools.lru_cache(maxsize=32)
+def triton_device(place: str) -> TritonDevice:
+    """The one for torch device ``place``."""
+    return TritonDevice(place)
+
+
+class TritonImplementation:
+    """``triton`` as implementations are listed, measured and compared: on the first GPU, from and to host memory."""
+
+    name = NAME
+    device_kind = "cuda"
+    summary = "Triton kernels over GGUF's own numbers, in planes; float32 for few rows, float16 tensor cores for many"
+
+    def runnable(self) -> Support:
+        if importlib.util.find_spec("triton") is None or importlib.util.find_spec("torch") is None:
+            return Support(False, "triton is not installed; it comes with a CUDA build of torch")
+        if interpreted():
+            return YES
+        import torch
+
+        return YES if torch.cuda.is_available() else Support(False, "torch finds no CUDA device")
+
+    def accuracy(self, problem: Problem) -> str:
+        return self._device.accuracy(problem)
+
+    def supports(self, problem: Problem) -> Support:
+        return takes(problem)
+
+    def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
+        return ()
+
+    def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
+        return self._device.prepare(problem, weights, block)
+
+    def run(
+        self, call: OpCall, prepared: Prepared, inputs: Sequence[AnyArray], state: StepState, threads: int
+    ) -> list[AnyArray]:
+        import torch
+
+        device = self._device
+        x = [torch.from_numpy(np.ascontiguousarray(a)).to(device.place) for a in inputs]
+        return [y.cpu().numpy() for y in device.compute(call, prepared, x, state)]
+
+    @property
+    def _device(self) -> TritonDevice:
+        return triton_device("cpu" if interpreted() else "cuda:0")

@@ -1,0 +1,48 @@
+"""How a product is cut into tiles: what may be chosen, and what is chosen before anything was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .planes import NIBBLES, PlaneFormat
+
+# Rows up to which lanes multiply in float32: tensor cores take 16 rows at a time, and waste the others.
+FEW_ROWS = 4
+# Programs that keep a GPU's memory busy: two for each of some 132 multiprocessors.
+_WANTED_PROGRAMS = 264
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """``block_m`` rows of activations by ``block_n`` rows of weights a program; ``parts`` programs share
+    the columns."""
+
+    block_m: int
+    block_n: int
+    warps: int
+    stages: int
+    parts: int = 1
+    tensor_cores: bool = False
+
+
+def default_tile(fmt: PlaneFormat, m: int, n: int, columns: int, width: int) -> Tile:
+    """A tile that fits any chip, for ``m`` rows of activations: enough programs to keep a large GPU busy."""
+    few = m <= FEW_ROWS
+    block_m = 1 << (m - 1).bit_length() if few else max(16, min(64, 1 << (m - 1).bit_length()))
+    block_n = 32 if block_m <= 16 else 64  # more than 128 registers a thread would spill
+    programs = -(-n // block_n) * -(-m // block_m)
+    chunks = columns // (NIBBLES * width)
+    # Each part costs a plane of the output to write and to read again.
+    parts = max(1, min(8, chunks // 2, _WANTED_PROGRAMS // max(1, programs)))
+    return Tile(block_m, block_n, 4, 3, parts, tensor_cores=not few)
+
+
+# One tile for each way that ``default_tile`` cuts, for whoever compiles them all.
+KEPT_TILES = (
+    Tile(1, 32, 4, 3),
+    Tile(2, 32, 4, 3),
+    Tile(4, 32, 4, 3),
+    Tile(16, 32, 4, 3, tensor_cores=True),
+    Tile(32, 64, 4, 3, tensor_cores=True),
+    Tile(64, 64, 4, 3, tensor_cores=True),
+)
