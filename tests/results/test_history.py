@@ -87,6 +87,9 @@ def test_commits_of_a_branch(tmp_path: Path) -> None:
     for name in ("no-such", "--output=x"):
         with pytest.raises(UserError, match="accepted: main, side"):
             branch_commits(tmp_path, name)
+    git("clone", "-q", "--depth=1", f"file://{tmp_path}", str(tmp_path / "shallow"))
+    with pytest.raises(UserError, match="fetch-depth: 0"):
+        branch_commits(tmp_path / "shallow", "main")
 
 
 COMMITS = [f"{number:040x}" for number in range(1, 41)]

@@ -13,8 +13,6 @@ from kbench.core import ConditionFailed, UserError
 from .exports import FormatOption, OutputOption, make_sheet, planned_exports, takes_stdout, write_exports
 from .output import plural, print_json, shown, stderr_console, stdout_console
 
-_BRANCHES = ("main", "master", "HEAD")
-
 
 def history(
     branch: Annotated[
@@ -56,6 +54,7 @@ def history(
         histories,
         judged_histories,
         load_marks,
+        usual_branch,
     )
     from kbench.suites import matches
 
@@ -66,7 +65,7 @@ def history(
     for root in roots:
         if results and not root.is_dir():
             raise UserError("no such folder", where=str(root), accepted="a folder of records: HOST/*.jsonl")
-    name = branch or _usual_branch(repository)
+    name = branch or usual_branch(repository)
     commits = branch_commits(repository, name) if name else None
     commits = commits[-last:] if commits else None
     records = [record for root in roots for record in Store(root).read(host_id or None) if matches(record.key, pattern)]
@@ -100,18 +99,6 @@ def history(
             f"{plural(len(slower), 'case')} slower: {slower[0].reason}", where=slower[0].case,
             todo="kbench track mark, if it is known",
         )  # fmt: skip
-
-
-def _usual_branch(repository: Path) -> str | None:
-    from kbench.results import branch_commits
-
-    for name in _BRANCHES:
-        try:
-            if branch_commits(repository, name) is not None:
-                return name
-        except UserError:
-            continue
-    return None
 
 
 def _floors(records: list[Any]) -> dict[str, Any]:

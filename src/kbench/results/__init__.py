@@ -1,6 +1,6 @@
 """Results: the record of a measurement, the store that keeps them, their history, and what a tune came to."""
 
-from .branch import branch_commits
+from .branch import branch_commits, usual_branch
 from .commit import current_commit
 from .frame import frame
 from .history import Histories, Point, Series, histories
@@ -37,6 +37,6 @@ __all__ = [
     "branch_commits", "by_importance", "case_key", "check_shape", "compare_recorded", "current_commit", "default_root",
     "deviation_between_runs", "frame", "histories", "hosts_differ", "import_records", "is_aa", "judged_histories",
     "load_marks", "noise_floor", "old_places", "one_host", "problem_params", "prune", "read_foreign", "read_records",
-    "read_tune_result", "rules_of_thumb", "track_fields", "tune_result_path", "with_rules_of_thumb",
+    "read_tune_result", "rules_of_thumb", "track_fields", "tune_result_path", "usual_branch", "with_rules_of_thumb",
     "write_tune_result",
 ]  # fmt: skip

@@ -19,15 +19,26 @@ def branch_commits(folder: Path, branch: str) -> list[str] | None:
     """Full commits of ``branch``, oldest first, each merge as one (its first parent); None outside of a repository.
 
     Raises:
-        UserError: the repository has no such branch.
+        UserError: the repository has no such branch, or was cloned without what came before.
     """
     if _git(folder, "rev-parse", "--git-dir") is None:
         return None
     if branch.startswith("-") or _git(folder, "rev-parse", "--verify", "--quiet", f"{branch}^{{commit}}") is None:
         known = (_git(folder, "branch", "--format=%(refname:short)") or "").split("\n")[:10]
         raise UserError(f"no branch or commit {branch!r}", where=str(folder), accepted=", ".join(filter(None, known)))
+    if _git(folder, "rev-parse", "--is-shallow-repository") == "true":
+        raise UserError("a shallow clone knows no history", where=str(folder), accepted="a whole clone",
+                        todo="git fetch --unshallow; in a workflow, fetch-depth: 0 for actions/checkout")  # fmt: skip
     text = _git(folder, "rev-list", "--first-parent", f"--max-count={_MOST}", branch)
     return (text or "").split()[::-1]
+
+
+def usual_branch(folder: Path) -> str | None:
+    """``main``, or else ``master``, or else what is checked out; None outside of a repository."""
+    for name in ("main", "master", "HEAD"):
+        if _git(folder, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}") is not None:
+            return name
+    return None
 
 
 class CommitOrder:
