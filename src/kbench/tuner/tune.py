@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-from kbench import __version__
-from kbench.core import CPU, CheckBroken, Device, OpCall, Phase, Placement, UserError, format_bytes
+from kbench.core import CPU, CheckBroken, Device, Phase, Placement, UserError
 from kbench.measure import Guard, Host, host
-from kbench.model import ModelDescriptor, load_descriptor
+from kbench.model import load_descriptor
 from kbench.results import Record, Store, tune_result_path, write_tune_result
 from kbench.rules import assign, emit, load_rules, write_rules
 from kbench.suites import Cell, run_cells
@@ -23,21 +19,20 @@ from .budget import Budget, budgets, over_budget
 from .ceilings import beaten, measured_roof, stored_roof
 from .cost_model import CostModel
 from .details import details, stored_sweeps
+from .fields import file_stem, provenance, result_fields
 from .greedy import greedy
 from .layout import Layout, workspace_bytes
-from .memory import memory, set_aside
+from .memory import set_aside
 from .nearest import nearest
-from .packed import packing
-from .placement import PlacementProblem, Solution, solve
+from .placed import Placed
+from .placement import solve
 from .plan import Key, Plan, cells, make_plan, thread_counts
-from .presets import presets
-from .price import PhasePrice, price
+from .price import price
 from .profile import GpuProfile
 from .prove import LoadSession, Proof, prove
 from .rehearsal import rehearse
-from .report import TuneReport, modelled, op_rows, prediction, rounded
+from .report import TuneReport
 from .request import TuneRequest, workload
-from .sensitivity import sensitivity
 
 # (what is being done, done, of how many)
 Progress = Callable[[str, int, int], None]
@@ -45,19 +40,6 @@ Progress = Callable[[str, int, int], None]
 # A GiB of a GPU's memory must save at least this share of the workload's time, or it stays free for a longer context.
 _WORTH_A_GIB = 1e-3
 _UNLIMITED = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The outcome of planning, before anything is written or run."""
-
-    layout: Layout
-    problem: PlacementProblem
-    solution: Solution
-    greedy_seconds: float | None
-    prices: Mapping[Phase, PhasePrice]
-    available: Sequence[Budget]
-    profiles: Mapping[Device, GpuProfile]
 
 
 def tune(
@@ -115,7 +97,7 @@ def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[i
     roof = stored_roof(store, host_id)
     costs = CostModel([r for r in records if r.op in _ops(plan)], threads=threads, profiles=profiles, roof=roof)
     placed = place(plan, costs, available, profiles)
-    fields = _fields(request, plan, placed, host_id, Proof(reason="replayed from records"), None)
+    fields = result_fields(request, plan, placed, host_id, Proof(reason="replayed from records"), None)
     fields |= details(placed.layout, placed.problem, available, profiles, None, stored_sweeps(store, host_id))
     fields["elapsed_s"] = time.perf_counter() - started
     assignment = placed.layout.assignment(placed.solution)
@@ -218,9 +200,9 @@ def _conclude(
 ) -> TuneReport:
     """Writes the rules, reads them back, runs them."""
     assignment = placed.layout.assignment(placed.solution)
-    path = request.output or Path("kbench-rules") / f"{_file_stem(request, plan.descriptor)}.yaml"
+    path = request.output or Path("kbench-rules") / f"{file_stem(request, plan.descriptor)}.yaml"
     proof = Proof(reason="not run yet")
-    text = emit(assignment, plan.tree, _provenance(request, plan, placed, machine.host_id, proof))
+    text = emit(assignment, plan.tree, provenance(request, plan, placed, machine.host_id, proof))
     write_rules(path, text)
     rules = load_rules(path)
     if assign(rules, plan.tree, Placement()) != assignment:
@@ -230,9 +212,9 @@ def _conclude(
     )
     tell("running the model under the rules", 0, 1)
     proof = prove(request, plan.descriptor, plan.workload, rules, assignment, store, load_session)
-    text = emit(assignment, plan.tree, _provenance(request, plan, placed, machine.host_id, proof))
+    text = emit(assignment, plan.tree, provenance(request, plan, placed, machine.host_id, proof))
     write_rules(path, text)
-    fields = {**_fields(request, plan, placed, machine.host_id, proof, path, machine), **more, "rules": text}
+    fields = {**result_fields(request, plan, placed, machine.host_id, proof, path, machine), **more, "rules": text}
     fields["created"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     fields["elapsed_s"] = time.perf_counter() - started
     return TuneReport(fields, assignment, text)
@@ -241,150 +223,7 @@ def _conclude(
 def written_report(request: TuneRequest, plan: Plan, placed: Placed, host_id: str) -> tuple[TuneReport, Path]:
     """The report of a plan for the machine ``host_id``, which is not this one, and where its rules belong."""
     assignment = placed.layout.assignment(placed.solution)
-    path = request.output or Path("kbench-rules") / f"{_file_stem(request, plan.descriptor)}.yaml"
+    path = request.output or Path("kbench-rules") / f"{file_stem(request, plan.descriptor)}.yaml"
     proof = Proof(reason="planned for a machine that is elsewhere")
-    text = emit(assignment, plan.tree, _provenance(request, plan, placed, host_id, proof))
-    return TuneReport(_fields(request, plan, placed, host_id, proof, path), assignment, text), path
-
-
-def _file_stem(request: TuneRequest, descriptor: ModelDescriptor) -> str:
-    """The model file's name, or the model's own: every config.json is called that."""
-    path = Path(request.model)
-    name = path.stem if path.is_file() and path.suffix.lower() != ".json" else descriptor.name
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80].lower() or "model"
-
-
-def model_hash(descriptor: ModelDescriptor) -> str:
-    """Of the architecture and every tensor's name, shape and type: two files that hash alike are placed alike."""
-    lines = [descriptor.architecture, *(f"{t.name} {t.shape} {t.quant}" for t in descriptor.tensors)]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-def _provenance(request: TuneRequest, plan: Plan, placed: Placed, host_id: str, proof: Proof) -> dict[str, Any]:
-    """Where the rules came from; numbers rounded to what they are worth."""
-    predicted = prediction(placed.prices, placed.layout)
-    measured = _measured(proof)
-    return {
-        "model": f"{plan.descriptor.name} {plan.descriptor.quant}",
-        "model_sha": model_hash(plan.descriptor),
-        "host_id": host_id,
-        "kbench_version": __version__,
-        "budgets": {str(b.device): b.total_bytes for b in placed.available},
-        "workload": _workload(plan),
-        "predicted": rounded(predicted),
-        "measured": rounded(measured) if measured else proof.reason,
-        "modelled": modelled(placed.prices, placed.profiles),
-        "result_ids": _result_ids(placed),
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-def _result_ids(placed: Placed) -> list[str]:
-    """Keys of the records that the placed modules' times came from."""
-    keys = (f"{cost.key} {cost.implementation}" for p in placed.prices.values() for _, cost in p.calls if cost.key)
-    return list(dict.fromkeys(keys))
-
-
-def _workload(plan: Plan) -> dict[str, int | str]:
-    wanted = plan.workload
-    return {
-        "prompt_tokens": wanted.prompt_tokens,
-        "gen_tokens": wanted.gen_tokens,
-        "context": plan.context,
-        "batch": plan.batch,
-        "objective": wanted.objective,
-    }
-
-
-def _measured(proof: Proof) -> dict[str, Any] | None:
-    if proof.decode_tokens_per_s is None:
-        return None
-    return {
-        "decode_tokens_per_s": proof.decode_tokens_per_s,
-        "prefill_tokens_per_s": proof.prefill_tokens_per_s,
-        "decode_interval": list(proof.decode_interval or ()),
-    }
-
-
-def _fields(
-    request: TuneRequest,
-    plan: Plan,
-    placed: Placed,
-    host_id: str,
-    proof: Proof,
-    path: Path | None,
-    machine: Host | None = None,
-) -> dict[str, Any]:
-    """The JSON object, in the order in which it is read."""
-    descriptor, predicted, measured = plan.descriptor, prediction(placed.prices, placed.layout), _measured(proof)
-    by_device = {budget.device: budget for budget in placed.available}
-    error = None
-    if measured:
-        error = {
-            name.split("_")[0]: predicted[name] / measured[name] - 1
-            for name in ("decode_tokens_per_s", "prefill_tokens_per_s")
-        }
-    greedy_seconds = placed.greedy_seconds
-    gpus = {str(d): {"name": p.name, "label": p.label, "source": "modelled"} for d, p in placed.profiles.items()}
-    return {
-        "model": {
-            "name": descriptor.name,
-            "arch": descriptor.architecture,
-            "params": descriptor.n_params,
-            "bytes": descriptor.n_bytes,
-            "quant": descriptor.quant,
-            "source": request.model,
-        },
-        "host_id": host_id,
-        "host": {"cpu": machine.cpu.model, "cores": machine.usable_cpus} if machine else None,
-        "gpu": next(iter(gpus.values()), None),
-        "gpus": gpus,
-        "budgets": {
-            "vram_bytes": sum(b.total_bytes for d, b in by_device.items() if d != CPU),
-            "dram_bytes": by_device[CPU].total_bytes,
-            "by_device": {str(device): budget.total_bytes for device, budget in by_device.items()},
-        },
-        "workload": _workload(plan),
-        "ops": op_rows(placed.prices, placed.layout),
-        "placement": memory(placed.layout, placed.problem, placed.solution, placed.prices, placed.available),
-        "sensitivity": sensitivity(placed.layout, placed.problem, placed.solution),
-        "presets": {name: rival.seconds for name, rival in _rivals(placed).items()},
-        "packing": asdict(packing(_packed_calls(placed), placed.layout.costs.packed)),
-        "predicted": predicted,
-        "measured": measured,
-        "measured_reason": proof.reason or None,
-        "error": error,
-        "notes": _notes(plan, placed),
-        "rules_path": str(path) if path else None,
-        "solver": {
-            "status": placed.solution.status,
-            "gap": placed.solution.gap,
-            "seconds": placed.solution.seconds,
-            "greedy_seconds": greedy_seconds,
-        },
-        "elapsed_s": 0.0,
-    }
-
-
-def _rivals(placed: Placed) -> dict[str, Solution]:
-    """What other tools would do with the first GPU."""
-    return presets(placed.layout, placed.problem) if len(placed.layout.devices) > 1 else {}
-
-
-def _packed_calls(placed: Placed) -> list[tuple[OpCall, str]]:
-    calls = placed.prices[Phase.DECODE].calls
-    return [(call, cost.implementation) for call, cost in calls if call.device == CPU]
-
-
-def _notes(plan: Plan, placed: Placed) -> list[str]:
-    """What a person would otherwise wonder about."""
-    notes = []
-    tokens = {phase: shape[0] for phase, shape in plan.shapes.items()}
-    for budget in placed.available:
-        if budget.device not in placed.layout.devices:
-            left = budget.capacity(workspace_bytes(plan.calls, tokens, None))
-            notes.append(
-                f"{budget.device} is not used: its runtime, workspace and margin need "
-                f"{format_bytes(budget.total_bytes - left)}, the budget is {format_bytes(budget.total_bytes)}"
-            )
-    return notes
+    text = emit(assignment, plan.tree, provenance(request, plan, placed, host_id, proof))
+    return TuneReport(result_fields(request, plan, placed, host_id, proof, path), assignment, text), path
