@@ -14,7 +14,7 @@ from kbench.core import Problem
 from kbench.kernels import YES, AnyArray, implementation, implementations, registry
 from kbench.measure import FixedCount, host
 from kbench.results import Store
-from kbench.suites import Cell, run_cells
+from kbench.suites import Cell, records_of, run_cells, stands_for
 
 LINEAR = Problem.make("linear", quant="Q4_0", n=48, k=64, tokens=2)
 ADD = Problem.make("add", d=64, tokens=1)
@@ -212,3 +212,27 @@ def test_slots_overlap_where_the_next_call_reads_and_nowhere_else() -> None:
             shared = [max(0, min(w[1], r[1]) - max(w[0], r[0])) for w in writes for r in next_reads]
             assert 0 < sum(shared) <= 64, key
             assert max(end for _, end in writes) <= n_bytes
+
+
+def test_a_cell_that_is_surely_slower_is_not_sampled_further() -> None:
+    def record(limit: float | None) -> Any:
+        cell = Cell(LINEAR.replace(n=512, k=512), "reference", 1)
+        return run_cells([cell], None, stopping=lambda: FixedCount(40), limit_seconds=limit)[0]
+
+    whole = record(None)
+    assert len(whole.samples) == len(record(1000 * whole.median).samples) == 40
+    cut = record(whole.median / 1000)
+    assert len(cut.samples) == 6 and cut.status == "ok" and cut.stop_reason.startswith("hopeless")
+
+
+def test_records_of_a_problem_need_no_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    longer = LINEAR.replace(tokens=22)  # its key begins alike
+    cells = [Cell(LINEAR, "reference", 1), Cell(LINEAR, "reference", 2), Cell(longer, "reference", 1)]
+    made = measured([*cells, Cell(LINEAR, "reference", 3, {"rows": 16})], store)  # no such parameter: not measured
+    known = records_of(LINEAR, "reference", store)
+    assert [r.threads for r in known] == [1, 2] and made[-1].status == "unsupported"
+    assert records_of(LINEAR, "torch", store) == []
+    assert stands_for(made[0], LINEAR, "reference") and not stands_for(made[0], LINEAR, "torch")
+    monkeypatch.setattr("kbench.suites.runner.kernel_version", lambda item: "another")
+    assert records_of(LINEAR, "reference", store) == []

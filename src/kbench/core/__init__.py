@@ -2,6 +2,7 @@
 
 from . import kernelfile
 from .cgroup import CgroupLimits, read_cgroup
+from .duration import parse_duration
 from .errors import (
     CheckBroken,
     ConditionFailed,
@@ -27,12 +28,11 @@ from .work import Work, expected_experts, work
 from .yamlfile import Lines, load_yaml, parse_yaml
 
 __all__ = [
-    "AUTO", "CPU", "INJECTED", "KV_TYPES", "OPS", "OPTIONAL", "PLANNED", "QUANTS", "QUANTS_BY_ID",
-    "REMOVED_QUANT_IDS", "Assignment", "Attribute", "Block", "CgroupLimits", "CheckBroken", "ConditionFailed",
-    "CorruptFile", "Device", "Inconclusive", "InvalidEnvironment", "KbenchError", "Lines", "Module", "OpCall",
-    "OverBudget", "Phase", "Placement", "Problem", "QuantTraits", "TensorInfo", "Unsupported", "UserError", "Value",
-    "Work", "allowed_cpus", "check_kv", "default_threads", "did_you_mean", "expected_experts", "format_bytes",
-    "is_injected", "kernelfile", "kv_bytes", "load_yaml", "parse_size", "parse_yaml", "physical_cores", "quant",
-    "read_cgroup", "shown", "thread_limit", "work",
-    "write_whole",
+    "AUTO", "CPU", "INJECTED", "KV_TYPES", "OPS", "OPTIONAL", "PLANNED", "QUANTS", "QUANTS_BY_ID", "REMOVED_QUANT_IDS",
+    "Assignment", "Attribute", "Block", "CgroupLimits", "CheckBroken", "ConditionFailed", "CorruptFile", "Device",
+    "Inconclusive", "InvalidEnvironment", "KbenchError", "Lines", "Module", "OpCall", "OverBudget", "Phase",
+    "Placement", "Problem", "QuantTraits", "TensorInfo", "Unsupported", "UserError", "Value", "Work", "allowed_cpus",
+    "check_kv", "default_threads", "did_you_mean", "expected_experts", "format_bytes", "is_injected", "kernelfile",
+    "kv_bytes", "load_yaml", "parse_duration", "parse_size", "parse_yaml", "physical_cores", "quant", "read_cgroup",
+    "shown", "thread_limit", "work", "write_whole",
 ]  # fmt: skip

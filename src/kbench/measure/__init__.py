@@ -8,6 +8,7 @@ from .conditions import advice, conditions
 from .cpu import Cache, Cpu, NumaNode
 from .gpu import Gpu
 from .guard import Guard
+from .hopeless import Hopeless
 from .host import Host, Memory, host, read_host
 from .host_profile import HostProfile, export_host, read_host_profile
 from .pairs import Pairs, measure_pairs
@@ -35,13 +36,14 @@ from .verdict import Judgement, Plan, Verdict, decide, decide_together, geometri
 
 __all__ = [
     "ASSUMED_BETWEEN", "KINDS", "MIN_MAGNITUDE", "READ_BANDWIDTH", "Answers", "Cache", "Canary", "Ceiling", "Ceilings",
-    "Clock", "Cpu", "FixedCount", "Gpu", "Guard", "Host", "HostProfile", "Interval", "JudgedStep", "Judgement", "Level",
-    "MarkKind", "Measurement", "Memory", "NumaNode", "Pairs", "Plan", "Probes", "Reading", "RelativeNoise", "Rotation",
-    "Side", "Step", "Steps", "StoppingRule", "TimeBudget", "Trend", "Turn", "Turns", "Verdict", "Warmup", "advice",
-    "between_runs", "calibrate", "canary", "ceilings", "conditions", "decide", "decide_together", "export_host",
-    "find_steps", "fit_at_once", "geometric_mean", "hodges_lehmann", "hodges_lehmann_interval", "host", "is_cold",
-    "judge", "judge_history", "judge_mean", "judge_unpaired", "mean_seconds", "measure", "measure_pairs", "median",
-    "median_absolute_deviation", "median_interval", "peak_resident_bytes", "quantile", "quantile_interval", "quartiles",
-    "read_host", "read_host_profile", "refuse", "relative_spread", "rotation_count", "samples_needed", "serve", "shift",
-    "shift_interval", "signed_rank_p", "system_clock", "thread_ladder",
+    "Clock", "Cpu", "FixedCount", "Gpu", "Guard", "Hopeless", "Host", "HostProfile", "Interval", "JudgedStep",
+    "Judgement", "Level", "MarkKind", "Measurement", "Memory", "NumaNode", "Pairs", "Plan", "Probes", "Reading",
+    "RelativeNoise", "Rotation", "Side", "Step", "Steps", "StoppingRule", "TimeBudget", "Trend", "Turn", "Turns",
+    "Verdict", "Warmup", "advice", "between_runs", "calibrate", "canary", "ceilings", "conditions", "decide",
+    "decide_together", "export_host", "find_steps", "fit_at_once", "geometric_mean", "hodges_lehmann",
+    "hodges_lehmann_interval", "host", "is_cold", "judge", "judge_history", "judge_mean", "judge_unpaired",
+    "mean_seconds", "measure", "measure_pairs", "median", "median_absolute_deviation", "median_interval",
+    "peak_resident_bytes", "quantile", "quantile_interval", "quartiles", "read_host", "read_host_profile", "refuse",
+    "relative_spread", "rotation_count", "samples_needed", "serve", "shift", "shift_interval", "signed_rank_p",
+    "system_clock", "thread_ladder",
 ]  # fmt: skip

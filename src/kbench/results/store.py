@@ -62,6 +62,19 @@ class Store:
         commit = record.commit if record.commit.startswith("v") else record.commit[:8]
         return self.root / record.host_id / f"{commit}-{suite}.jsonl"
 
+    def beside(self, host_id: str, name: str) -> Path:
+        """A file called ``name`` beside the records of ``host_id``, in a folder that is there.
+
+        Raises:
+            UserError: the folder cannot be made.
+        """
+        folder = self.root / host_id
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"results cannot be written: {error.strerror}", where=str(folder)) from None
+        return folder / name
+
     def append(self, records: Record | Iterable[Record], *, suite: str = "local") -> None:
         """Stores ``records`` for good: they are on the disk when this returns, all of one file or none.
 

@@ -18,7 +18,7 @@ from kbench.kernels import (
     packing,
     support,
 )
-from kbench.measure import Measurement, RelativeNoise, StoppingRule, Warmup, host, is_cold, measure
+from kbench.measure import Hopeless, Measurement, RelativeNoise, StoppingRule, Warmup, host, is_cold, measure
 from kbench.results import Record, Store
 
 from .cell import Cell
@@ -50,6 +50,7 @@ def run_cells(
     verify: bool = True,
     fresh: bool = True,
     suite: str = "local",
+    limit_seconds: float | None = None,
 ) -> list[Record]:
     """One record per cell, in the order of ``cells``.
 
@@ -63,11 +64,12 @@ def run_cells(
         verify: False skips the check against the definition.
         fresh: False measures again what has a record.
         suite: names the file that records go to.
+        limit_seconds: a cell that is surely slower is not sampled further.
     """
     wanted = list(cells)
     known = known_records(wanted, store) if store is not None and fresh else {}
     records: dict[int, Record] = {}
-    with _Bench(stopping, verify) as bench:
+    with _Bench(stopping, verify, limit_seconds) as bench:
         for done, index in enumerate(sorted(range(len(wanted)), key=lambda i: _order(wanted[i], i))):
             cell = wanted[index]
             if progress is not None:
@@ -99,21 +101,44 @@ def known_records(
     wanted = {_identity(cell): cell for cell in cells}
     found: dict[tuple[Any, ...], Record] = {}
     for record in store.find(host_id=host().host_id, status="ok", source="measured"):
-        block = record.extra.get("block", {})
-        if not isinstance(block, dict) or not all(isinstance(value, (int, str)) for value in block.values()):
+        identity = _identity_of(record)
+        cell = wanted.get(identity) if identity else None
+        if not identity or cell is None or not stands_for(record, cell.problem, cell.implementation):
             continue
-        identity = (record.key, record.implementation, tuple(sorted(block.items())), record.device)
-        cell = wanted.get(identity)
-        if cell is None or record.op_spec_hash != op_spec(cell.problem.op).hash:
-            continue
-        if run_tokens is not None and record.extra.get("run_tokens") != run_tokens:
-            continue
-        if record.extra.get("kernel_version") == _version(cell.implementation):
+        if run_tokens is None or record.extra.get("run_tokens") == run_tokens:
             found[identity] = record
     return found
 
 
-def _version(name: str) -> str:
+def _identity_of(record: Record) -> tuple[Any, ...] | None:
+    block = record.extra.get("block", {})
+    if not isinstance(block, dict) or not all(isinstance(value, (int, str)) for value in block.values()):
+        return None
+    return (record.key, record.implementation, tuple(sorted(block.items())), record.device)
+
+
+def stands_for(record: Record, problem: Problem, name: str) -> bool:
+    """Whether ``record`` is of this machine, and of ``problem`` and the implementation ``name`` as they are now."""
+    return (
+        record.host_id == host().host_id
+        and record.implementation == name
+        and record.op_spec_hash == op_spec(problem.op).hash
+        and record.extra.get("kernel_version") == version_of(name)
+        and _identity_of(record) is not None
+    )
+
+
+def records_of(problem: Problem, name: str, store: Store) -> list[Record]:
+    """What ``store`` knows of ``problem`` by itself, by the implementation ``name`` on the CPU, with any threads and
+    kernel parameters; oldest first."""
+    start = problem.key[:-1]
+    found = store.find(host_id=host().host_id, implementation=name, status="ok", source="measured", op=problem.op)
+    found = [record for record in found if record.device == str(CPU) and not record.extra.get("in_place")]
+    return [r for r in found if r.key.startswith((f"{start},", f"{start})")) and stands_for(r, problem, name)]
+
+
+def version_of(name: str) -> str:
+    """Of the kernels behind an implementation's name; empty for none."""
     try:
         return kernel_version(implementation(name))
     except KbenchError:
@@ -123,8 +148,10 @@ def _version(name: str) -> str:
 class _Bench:
     """Keeps the packed weights of the family at hand from cell to cell."""
 
-    def __init__(self, stopping: Callable[[], StoppingRule] | StoppingRule | None, check: bool) -> None:
-        self._stopping, self._check = stopping, check
+    def __init__(
+        self, stopping: Callable[[], StoppingRule] | StoppingRule | None, check: bool, limit_seconds: float | None
+    ) -> None:
+        self._stopping, self._check, self._limit_seconds = stopping, check, limit_seconds
         self._packed: tuple[tuple[str, str], PackedCopies] | None = None
         self._experts_checked: set[tuple[str, bool, str]] = set()
 
@@ -166,7 +193,7 @@ class _Bench:
         )
 
     def _about(self, cell: Cell) -> dict[str, Any]:
-        return {"block": dict(cell.block), "kernel_version": _version(cell.implementation)}
+        return {"block": dict(cell.block), "kernel_version": version_of(cell.implementation)}
 
     def _measured(self, cell: Cell, item: Implementation) -> Record:
         part = part_for(item, cell.problem)
@@ -188,20 +215,24 @@ class _Bench:
             "cold": is_cold(1, touched, host().llc_bytes),
             "steps": workload.steps,
         }
-        measurement = measure(workload.run, stopping=self._rule(), warmup=_WARMUP)
+        factor = part.scale / workload.steps
+        measurement = measure(workload.run, stopping=self._rule(factor), warmup=_WARMUP)
         return Record.make(
             cell.problem,
             cell.implementation,
             threads=cell.threads,
-            result=_scaled(measurement, part.scale / workload.steps),
+            result=_scaled(measurement, factor),
             op_spec_hash=op_spec(cell.problem.op).hash,
             extra={**self._about(cell), **extra},
         )
 
-    def _rule(self) -> StoppingRule:
+    def _rule(self, factor: float) -> StoppingRule:
+        """``factor``: what a sample is multiplied with to give the cell's seconds."""
         if self._stopping is None:
-            return default_stopping()
-        return self._stopping() if callable(self._stopping) else self._stopping
+            rule: StoppingRule = default_stopping()
+        else:
+            rule = self._stopping() if callable(self._stopping) else self._stopping
+        return rule if self._limit_seconds is None else Hopeless(rule, self._limit_seconds / factor)
 
     def _weights(self, item: Implementation, part: Part, block: Block) -> PackedCopies:
         key = (family(part.problem).key, packing(item.name, block))
