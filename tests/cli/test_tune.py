@@ -18,8 +18,11 @@ from typer.testing import CliRunner
 import kbench
 from kbench.cli.main import build_app
 from kbench.core import KbenchError, work
+from kbench.kernels import op_spec
 from kbench.model import synthesize
 from kbench.results import Record, read_tune_result
+from kbench.suites import version_of
+from kbench.tuner import SearchSpace
 from kbench.tuner.cost_model import Roof
 
 tune_module = importlib.import_module("kbench.tuner.tune")
@@ -143,6 +146,9 @@ def test_too_small_a_budget_is_one_message_and_exit_code_1(quick: Path) -> None:
         (["--objective", "speed"], "accepted: workload, decode"),
         (["--vram", "cpu=3G"], "each GPU once"),
         (["--host", "nowhere.yaml"], "nowhere.yaml"),
+        (["--time-budget", "10m"], "add --search"),
+        (["--search", "--time-budget", "soon"], "not a duration"),
+        (["--search", "--host", "nowhere.yaml"], "search there"),
         (["--context", "512", "--prompt-tokens", "600"], "do not fit a context of 512"),
     ],
 )
@@ -189,6 +195,47 @@ def test_a_busy_machine_is_told(quick: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tune_module, "Guard", Busy)
     text = run("deepseek-v2-lite-chat", "--vram", "6G", "--dram", "24G").stdout
     assert "while measuring: other processes used 46% of the CPU time" in text
+
+
+def _found(cells: Iterable[Any], store: Any, limit_seconds: float | None = None, **options: Any) -> list[Record]:
+    """Made up and stored: products that threads steal from each other take half as long."""
+    found = []
+    for cell, record in zip(cells, _made_up(cells, store), strict=True):
+        fast = 0.5 if cell.block.get("partition") == "stealing" else 1.0
+        kept = {"block": dict(cell.block), "kernel_version": version_of(cell.implementation)}
+        made = Record.make(
+            cell.problem, cell.implementation, threads=cell.threads, result=[fast * s for s in record.samples],
+            op_spec_hash=op_spec(cell.problem.op).hash, extra=kept,
+        )  # fmt: skip
+        store.append(made, suite="test")
+        found.append(made)
+    return found
+
+
+def test_a_search_goes_into_the_rules_and_the_report(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_module, "run_cells", _found)
+    monkeypatch.setattr("kbench.tuner.parameter_search.run_cells", _found)
+    few = SearchSpace({"partition": ("static", "dynamic", "stealing")}, {"partition": "static"})
+    none = SearchSpace({}, {})
+    matrix = ("linear", "moe_experts")
+    monkeypatch.setattr(
+        "kbench.tuner.parameter_search.search_space", lambda problem, name: few if problem.op in matrix else none
+    )
+    synthesize(make_tiny("qwen3moe", "Q8_0"), quick / "moe.gguf")
+    sizes = ("--vram", "0", "--context", "128", "--prompt-tokens", "16", "--gen-tokens", "4")
+    plain = json.loads(run("moe.gguf", *sizes, "--no-prove", "--json").stdout)
+    assert "search" not in plain
+    text = run("moe.gguf", *sizes, "--search", "--report", "page.html").stdout
+    assert "Search" in text and "partition=stealing" in text and "measured now" in text
+    fields = read_tune_result(quick / "kbench-rules/moe.tune.json")
+    choices = fields["search"]["choices"]
+    assert choices and all(choice["block"]["partition"] == "stealing" for choice in choices)
+    assert "partition: stealing" in fields["rules"] and fields["block_sweeps"]
+    assert fields["measured"]["decode_tokens_per_s"] > 0  # it ran under them
+    assert fields["predicted"]["decode_tokens_per_s"] > 1.1 * plain["predicted"]["decode_tokens_per_s"]
+    assert (quick / "results" / fields["host_id"] / "search.sqlite3").exists()
+    again = json.loads(run("moe.gguf", *sizes, "--search", "--no-prove", "--json").stdout)
+    assert again["search"]["n_measured"] == 0 and again["search"]["choices"] == choices
 
 
 def test_a_mixture_of_experts_is_run_under_its_rules(quick: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kbench.core import UserError, parse_size
+from kbench.core import UserError, parse_duration, parse_size
 
 from .output import print_json, progress_bar, stdout_console
 from .run_options import warn_of_context
@@ -23,6 +23,8 @@ Examples:
   [bold]kbench tune --vram 21G --dram 136G[/bold]            DeepSeek-V2-Chat, no download, no GPU needed
 
   [bold]kbench tune model.gguf --dram 4G[/bold]              a real model, run and proven on this CPU
+
+  [bold]kbench tune model.gguf --search --time-budget 10m[/bold]   and threads and kernel parameters searched
 
   [bold]kbench tune --vram 21G --report tune.html[/bold]     and a page that shows why
 """
@@ -69,21 +71,47 @@ def register(app: typer.Typer) -> None:
             typer.Option(help="Plan for the machine in this file, which kbench doctor --export wrote there."),
         ] = None,
         remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what is known already.")] = False,
+        search: Annotated[
+            bool, typer.Option("--search", help="Also search threads and kernel parameters, problem by problem.")
+        ] = False,
+        time_budget: Annotated[
+            str | None, typer.Option(help="For --search: when it ends at the latest, e.g. 10m. Default: by itself.")
+        ] = None,
+        storage: Annotated[
+            str | None,
+            typer.Option(
+                help="For --search: a file, or a database's URL that machines of one kind share, e.g. "
+                "postgresql://user@host/kbench. Default: a file beside the results."
+            ),
+        ] = None,
         page: Annotated[
             Path | None, typer.Option("--report", help="HTML page of what was found, as `kbench report` makes it.")
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
         from kbench.model import load_descriptor
-        from kbench.report import print_tune_report, write_page
+        from kbench.report import print_search, print_tune_report, write_page
         from kbench.results import Store, with_rules_of_thumb
-        from kbench.tuner import DEFAULT_MODEL, TuneRequest, load_profile, parse_vram, tune, tune_elsewhere
+        from kbench.tuner import (
+            DEFAULT_MODEL,
+            SearchRequest,
+            TuneRequest,
+            load_profile,
+            parse_vram,
+            tune,
+            tune_elsewhere,
+        )
 
         for name in gpu.split(","):
             load_profile(name.strip())  # a typo is told, used or not
         warn_of_context(context, load_descriptor(model or DEFAULT_MODEL, quant)[0])
         if page is not None and page.is_dir():  # known now; measuring may take a minute
             raise UserError("a directory", where=str(page), accepted="--report FILE.html")
+        for name, value in (("--time-budget", time_budget), ("--storage", storage)):
+            if value is not None and not search:
+                raise UserError("nothing is searched", where=name, todo="add --search")
+        if search and host is not None:
+            raise UserError("nothing is measured here for another machine", where="--search", todo="search there")
         request = TuneRequest(
             model=model or DEFAULT_MODEL,
             quant=quant,
@@ -100,6 +128,9 @@ def register(app: typer.Typer) -> None:
             output=output,
             prove=prove,
             remeasure=remeasure,
+            search=SearchRequest(storage, parse_duration(time_budget, "--time-budget") if time_budget else None)
+            if search
+            else None,
         )
         with progress_bar() as bar:
             task = bar.add_task("planning", total=1)
@@ -117,6 +148,8 @@ def register(app: typer.Typer) -> None:
             print_json("tune", 1, with_rules_of_thumb(report.fields))
         else:
             print_tune_report(stdout_console(), report.fields, page)
+            if search:
+                print_search(stdout_console(), report.fields["search"])
 
 
 def _load_session(kv: str, path: Path, rules: Any, context: int, threads: int | None) -> Any:

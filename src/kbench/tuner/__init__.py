@@ -12,13 +12,22 @@ from .predict import ModelStep, Steps
 from .profile import DEFAULT_GPU, GpuProfile, load_profile, profile_names
 from .proxy import proxy
 from .report import TuneReport
-from .request import DEFAULT_CHUNK, DEFAULT_CONTEXT, DEFAULT_MODEL, OBJECTIVES, TuneRequest, Workload, workload
+from .request import (
+    DEFAULT_CHUNK,
+    DEFAULT_CONTEXT,
+    DEFAULT_MODEL,
+    OBJECTIVES,
+    SearchRequest,
+    TuneRequest,
+    Workload,
+    workload,
+)
 from .search_space import SearchSpace, search_space, search_space_of
 from .tune import replay, tune
 
 __all__ = [
     "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "OBJECTIVES", "CostModel", "GpuProfile",
-    "ModelStep", "Plan", "Roof", "SearchSpace", "Steps", "TuneReport", "TuneRequest", "Workload", "cells",
-    "load_profile", "make_plan", "measured_roof", "parse_vram", "profile_names", "proxy", "replay", "search_space",
-    "search_space_of", "tune", "tune_elsewhere", "workload",
+    "ModelStep", "Plan", "Roof", "SearchRequest", "SearchSpace", "Steps", "TuneReport", "TuneRequest", "Workload",
+    "cells", "load_profile", "make_plan", "measured_roof", "parse_vram", "profile_names", "proxy", "replay",
+    "search_space", "search_space_of", "tune", "tune_elsewhere", "workload",
 ]  # fmt: skip

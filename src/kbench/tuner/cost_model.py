@@ -23,7 +23,7 @@ MEASURED, MODELLED = "measured", "modelled"
 
 # More threads are kept unless fewer are faster by this much: below it the difference is noise, and one pool whose size
 # does not change between calls is simpler to run.
-_WORTH_FEWER_THREADS = 0.05
+WORTH_FEWER_THREADS = 0.05
 
 # Of the fastest arithmetic (8-bit products), what float32 element by element reaches on the same vectors.
 PLANNED_EFFICIENCY = 0.1
@@ -192,7 +192,7 @@ class CostModel:
             return self.threads[-1]
         most = max(totals)
         least = min(totals, key=lambda n: totals[n])
-        return least if totals[least] < (1 - _WORTH_FEWER_THREADS) * totals[most] else most
+        return least if totals[least] < (1 - WORTH_FEWER_THREADS) * totals[most] else most
 
 
 def _tells(record: Record) -> tuple[bool, int]:

@@ -32,6 +32,22 @@ DEFAULT_CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """A search of threads and kernel parameters.
+
+    Attributes:
+        storage: where it keeps what it tried: the URL of a database as Optuna takes it, or a file; None: a file beside
+            the records.
+        budget_seconds: no measurement begins later than this; None: until it ends by itself.
+        seed: of TPE.
+    """
+
+    storage: str | None = None
+    budget_seconds: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TuneRequest:
     """A tuning job.
 
@@ -51,6 +67,7 @@ class TuneRequest:
         output: where the rules go; None: ``kbench-rules/<model>.yaml``.
         prove: run a real model under the rules.
         remeasure: measure again what the store has.
+        search: also search threads and kernel parameters; None: threads from a sweep, and the kernels' defaults.
     """
 
     model: str = DEFAULT_MODEL
@@ -69,6 +86,7 @@ class TuneRequest:
     output: Path | None = None
     prove: bool = True
     remeasure: bool = False
+    search: SearchRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from kbench.suites import Cell, run_cells
 
 from .budget import Budget, budgets, over_budget
 from .ceilings import beaten, measured_roof, stored_roof
+from .choice import Choice
 from .cost_model import CostModel
 from .details import details, stored_sweeps
 from .fields import file_stem, provenance, result_fields
@@ -33,6 +34,7 @@ from .prove import LoadSession, Proof, prove
 from .rehearsal import rehearse
 from .report import TuneReport
 from .request import TuneRequest, workload
+from .tuned_layout import TunedLayout
 
 # (what is being done, done, of how many)
 Progress = Callable[[str, int, int], None]
@@ -75,7 +77,15 @@ def tune(
     tell("placing", 0, 1)
     costs = CostModel(records, threads=counts, profiles=profiles, roof=roof)
     placed = place(plan, costs, available, profiles)
+    found = None
+    if request.search is not None:
+        from .parameter_search import search_parameters  # loads Optuna
+
+        found = search_parameters(placed.layout, placed.solution, store, request.search, machine, request.threads, tell)
+        placed = place(plan, costs, available, profiles, found.choices)
     report = _conclude(request, plan, placed, machine, store, load_session, tell, started)
+    if found is not None:
+        report = replace(report, fields={**report.fields, "search": found.fields})
     disturbed = [f"while measuring: {warning}" for warning in guard.warnings()]
     report = replace(report, fields={**report.fields, "notes": [*report.fields["notes"], *disturbed]})
     write_tune_result(tune_result_path(Path(report.fields["rules_path"])), report.fields)
@@ -104,8 +114,16 @@ def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[i
     return TuneReport(fields, assignment, emit(assignment, plan.tree, {}))
 
 
-def place(plan: Plan, costs: CostModel, available: Sequence[Budget], profiles: Mapping[Device, GpuProfile]) -> Placed:
+def place(
+    plan: Plan,
+    costs: CostModel,
+    available: Sequence[Budget],
+    profiles: Mapping[Device, GpuProfile],
+    choices: Sequence[Choice] = (),
+) -> Placed:
     """The proven optimum of ``plan`` under the budgets: a pure function of its arguments.
+
+    ``choices``: what a search chose for modules on the CPU.
 
     Raises:
         OverBudget: nothing fits.
@@ -117,12 +135,13 @@ def place(plan: Plan, costs: CostModel, available: Sequence[Budget], profiles: M
     # A device that cannot even hold that is out.
     usable = [b for b in available if b.device == CPU or b.capacity(everything) > 0]
     devices = [budget.device for budget in usable]
-    layout = Layout(plan, costs, devices)
+    layout: Layout = TunedLayout(plan, costs, devices, choices=choices)
     _check_priced(layout)
     if plan.workload.objective == "balanced":
         best = solve(layout.problem([_UNLIMITED for _ in devices]))
         assert best is not None
-        layout = Layout(plan, costs, devices, {phase: 1 / of.seconds for phase, of in price(layout, best).items()})
+        times = {phase: 1 / of.seconds for phase, of in price(layout, best).items()}
+        layout = TunedLayout(plan, costs, devices, times, choices=choices)
     aside = set_aside(plan, len(devices) - 1).total
     rooms = [budget.capacity(everything) - (aside if budget.device == CPU else 0) for budget in usable]
     problem = layout.problem(rooms)
