@@ -15,8 +15,8 @@ from kbench.cli.main import build_app
 from kbench.core import UserError
 from kbench.rules import TOOLS
 
-FILE = Path(__file__).parent / "fixtures" / "deepseek_v2_one_gpu.yaml"
-MODEL = ("--model", "deepseek-v2-chat")
+FILE = Path(__file__).parents[2] / "rules" / "deepseek-v2-lite-chat.1gpu.yaml"
+MODEL = ("--model", "deepseek-v2-lite-chat")
 
 
 def export(*arguments: object) -> str:
@@ -34,7 +34,7 @@ def words(script: str) -> list[str]:
 def test_it_speaks_the_other_tools_language() -> None:
     text = export(FILE, *MODEL, "--to", "llama.cpp")
     assert text.startswith("# llama.cpp: options as of ")
-    assert words(text)[:6] == ["llama-server", "-m", "DeepSeek-V2-Chat-Q4_K_M.gguf", "-ngl", "61", "-dev"]
+    assert words(text)[:6] == ["llama-server", "-m", "DeepSeek-V2-Lite-Chat-Q4_K_M.gguf", "-ngl", "28", "-dev"]
     assert ["-c", "4096"] in [words(text)[i : i + 2] for i in range(40)]
     text = export(FILE, *MODEL, "--to", "ktransformers")
     assert "class: ktransformers.operators.experts.KTransformersExperts\n" in text

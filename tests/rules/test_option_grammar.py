@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from kbench.core import CheckBroken
+from kbench.core import CheckBroken, Module
 from kbench.model import build_tree, load_descriptor
 from kbench.rules import TOOLS, Serving, assign, export, load_rules
 from kbench.rules.option_grammar import grammar_names, option_grammar
 
 FILES = sorted((Path(__file__).parents[2] / "rules").glob("*.yaml"))
+
+
+@cache
+def tree_of(model: str) -> Module:
+    return build_tree(load_descriptor(model)[0])
 
 
 def test_there_is_one_for_every_tool_and_it_says_where_it_is_from() -> None:
@@ -52,7 +58,7 @@ def test_what_is_not_in_it_is_found(line: str, complaint: str) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_shipped_rule_file_becomes_a_command_that_the_tool_takes(path: Path, tool: str) -> None:
     model = path.stem.removesuffix(".1gpu").removesuffix(".2gpu")
-    tree = build_tree(load_descriptor(model)[0])
+    tree = tree_of(model)
     names = {"model": "/models/it's a model.gguf", "checkpoint": "/models/hf $HOME", "rules_file": "my rules.yaml"}
     serving = Serving(**names, context=16384, sequences=2, chunk=512, kv="q8_0", draft_layers=1)
     found = export(assign(load_rules(path), tree), tree, tool, serving)
