@@ -29,7 +29,7 @@ from accuracy_table import OP, newest, print_table, summary, write_document
 
 from kbench.core import KbenchError, Phase, UserError
 from kbench.engine import DEFAULT_CHUNK, load_model
-from kbench.measure import host
+from kbench.measure import host, median
 from kbench.model import describe_gguf, open_gguf
 from kbench.results import Record, Store, current_commit
 from kbench.tuner import CostModel, ModelStep, Steps, measured_roof
@@ -42,6 +42,8 @@ DEPTHS = (0, 512, 2048)
 # What a session holds by default: the cache has this many slots however few are filled.
 CONTEXT = 4096
 GENERATED = 16
+# A row is run again and again for so long, and its median taken.
+SECONDS = 0.5
 
 # Rates in tokens/s: predicted with its interval, and measured.
 Rates = tuple[float, float, float, float]
@@ -102,16 +104,20 @@ class Depths:
         # Not counted: threads wake up, and what is read for the first time is brought in.
         for token in ids[:2]:
             session.decode(int(token))
+        rates: list[float] = []
+        begin = time.monotonic()
+        while not rates or time.monotonic() - begin < SECONDS:
+            session.truncate(row.depth)
+            session.timings.clear()
+            if row.phase is Phase.PREFILL:
+                session.prefill(ids[:DEFAULT_CHUNK])
+                rates.append(session.timings.prefill_tokens_per_s)
+            else:
+                for token in ids[:GENERATED]:
+                    session.decode(int(token))
+                rates.append(session.timings.decode_tokens_per_s)
         session.truncate(row.depth)
-        session.timings.clear()
-        if row.phase is Phase.PREFILL:
-            session.prefill(ids[:DEFAULT_CHUNK])
-        else:
-            for token in ids[:GENERATED]:
-                session.decode(int(token))
-        session.truncate(row.depth)
-        timings = session.timings
-        return timings.prefill_tokens_per_s if row.phase is Phase.PREFILL else timings.decode_tokens_per_s
+        return median(rates)
 
 
 def predicted(steps: Steps, threads: int, store: Store) -> list[tuple[float, float, float]]:
@@ -166,7 +172,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="SmolLM2 only, and no document")
     parser.add_argument("--file", action="append", help="only this file of the folder; may be repeated, no document")
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, host().usable_cpus}))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="[2; with --quick 1]")
     parser.add_argument("--minutes", type=float, default=20, help="no further file is begun after them")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -181,7 +187,7 @@ def main() -> None:
             todo = [row for row in unfinished(rows, store) if row.file == file]
             if todo and time.monotonic() - begin < 60 * options.minutes:
                 print(f"{file}: {len(todo)} rows", flush=True)
-                visit(path, todo, store, options.rounds)
+                visit(path, todo, store, options.rounds or (1 if options.quick else 2))
         keys = {replace(row, rounds=[(1, 1, 1, 1)]).record().key for row in rows}
         records = [r for r in newest(store.find(op=OP, host_id=host().host_id)) if r.key in keys]
     except KbenchError as error:

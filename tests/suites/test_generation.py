@@ -16,7 +16,6 @@ class Session:
         self.now, self.position, self.resets, self.fed = 0.0, 0, 0, []
 
     def prefill(self, tokens):
-        assert self.position == 0, "the cache was not reset"
         self.now += 10 if self.resets > 1 else 30
         self.position += len(tokens)
         return self._logits()
@@ -46,6 +45,17 @@ def test_warm_up_is_left_out() -> None:
     assert (timing.prefill_seconds, timing.decode_seconds) == (10, 1)
     assert (timing.prefill_tokens_per_s, timing.decode_tokens_per_s) == (0.5, 1)
     assert len(session.fed) == 2 + 2 * 8
+    assert session.resets == 2 + 2, "the cache was not reset"
+
+
+def test_decoding_is_timed_at_the_depth_asked_for() -> None:
+    session = Session()
+    at: list[int] = []
+    plain = session.decode
+    session.decode = lambda token: (at.append(session.position), plain(token))[1]  # type: ignore[method-assign]
+    timing = measure_generation(session, [1, 2, 3], 4, 2, between=[5] * 10, clock=lambda: session.now)
+    assert at == [13, 14, *(2 * [13, 14, 15, 16])]
+    assert timing.prefill_samples_seconds == (10, 10) and timing.n_prompt == 3  # not what lies between
 
 
 @pytest.mark.parametrize("arguments", [([], 3, 1), ([1], 0, 1), ([1], 3, 0)])

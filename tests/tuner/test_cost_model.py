@@ -38,6 +38,11 @@ def test_a_stand_in_is_the_share_it_says(problem: Problem) -> None:
     assert work(small).weight_bytes * scale == pytest.approx(work(problem).weight_bytes)
 
 
+def test_a_stand_in_has_enough_rows_for_what_is_quantised_once() -> None:
+    small, _ = proxy(LARGE.replace(k=5120, n=16384))
+    assert small.integer("n") >= 1024
+
+
 def test_what_is_small_is_measured_whole() -> None:
     assert proxy(SMALL) == (SMALL, 1.0)
     assert proxy(EXPERTS) == (EXPERTS, 1.0)

@@ -58,9 +58,13 @@ def measure_generation(
     n_tokens: int,
     repetitions: int = 3,
     *,
+    between: Sequence[int] = (),
     clock: Callable[[], float] = time.perf_counter,
 ) -> GenerationTiming:
     """Generates ``n_tokens`` greedily after ``prompt_tokens``, ``repetitions`` times from an empty cache.
+
+    Tokens ``between`` the prompt and what is generated are added unmeasured: they bring decoding to the depth that is
+    asked about.
 
     One run with two tokens goes before, unmeasured: it pays for lazy allocation and wakes the threads. Choosing the
     token is not part of a sample.
@@ -71,7 +75,7 @@ def measure_generation(
     if not prompt_tokens or n_tokens < 1 or repetitions < 1:
         raise UserError("nothing to generate", accepted="a prompt of one token or more, and one token or more after it")
     session.reset()
-    logits = session.prefill(prompt_tokens)
+    logits = session.prefill([*prompt_tokens, *between])
     for _ in range(min(2, n_tokens)):
         logits = session.decode(int(np.argmax(logits)))
     prefill: list[float] = []
@@ -81,6 +85,8 @@ def measure_generation(
         begin = clock()
         logits = session.prefill(prompt_tokens)
         prefill.append(clock() - begin)
+        if between:
+            logits = session.prefill(between)
         run: list[float] = []
         for _ in range(n_tokens):
             token = int(np.argmax(logits))

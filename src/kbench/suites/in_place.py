@@ -35,10 +35,10 @@ MAX_FLOPS = 5e9
 
 # Of the run: enough for a median within 2 %, and for the quartiles that become the prediction's interval.
 _STOPPING = RelativeNoise(0.02, min_samples=7, max_samples=60, max_seconds=0.6)
-_WARMUP = Warmup(min_calls=2, max_calls=4, max_seconds=0.3)
+_WARMUP = Warmup(min_calls=1, max_calls=4, max_seconds=0.3)
 # Profiles: as many as take about this long.
 _PROFILE_SECONDS = 0.4
-_PROFILES = (3, 12)
+_PROFILES = (2, 12)
 
 # However little of a profile is left when the barriers are taken off, it is no less than this share of it.
 _LEAST_SHARE = 0.1

@@ -44,7 +44,11 @@ def prove(
     store: Store,
     load_session: LoadSession | None,
 ) -> Proof:
-    """Runs the workload's prompt and up to 64 of its tokens, three times; the records go to the store."""
+    """Runs the workload's prompt and up to 64 of its tokens, three times; the records go to the store.
+
+    The tokens are those around the middle of the answer, which are the ones that the price is of: attention has more to
+    read with every token.
+    """
     path = Path(request.model)
     if not path.is_file():
         return Proof(reason="no weights: an embedded descriptor was planned; give a GGUF file to run it")
@@ -61,12 +65,16 @@ def prove(
     rng = np.random.default_rng(0)
     prompt = [int(token) for token in rng.integers(0, descriptor.vocab, workload.prompt_tokens)]
     n_tokens = min(workload.gen_tokens, _MAX_GEN_TOKENS)
-    timing = measure_generation(session, prompt, n_tokens, _REPETITIONS)
+    n_between = workload.decode_context - n_tokens // 2 - len(prompt)
+    n_between = max(0, min(n_between, workload.gen_tokens - n_tokens))  # all of it within the context
+    between = [int(token) for token in rng.integers(0, descriptor.vocab, n_between)]
+    timing = measure_generation(session, prompt, n_tokens, _REPETITIONS, between=between)
     params: dict[str, int | float | str] = {
         "model": descriptor.name,
         "quant": descriptor.quant,
         "prompt_tokens": len(prompt),
         "gen_tokens": n_tokens,
+        "depth": len(prompt) + n_between,
     }
     decode_samples = [seconds for run in timing.decode_samples_seconds for seconds in run]
     store.append(
