@@ -42,7 +42,7 @@ class Steps:
             )
             for step in self.steps
         }
-        self._rows: dict[tuple[Phase, int], Row] = {}
+        self._rows: dict[tuple[Phase, int], Row | None] = {}
 
     def records(self, threads: int) -> list[Record]:
         """What ``prices`` needs, measured now and not checked: in place what runs so, the rest cell by cell."""
@@ -50,9 +50,11 @@ class Steps:
         for step in self.steps:
             kind = (step.phase, step.tokens)
             if kind not in self._rows:
-                like = next(iter(self._rows.values()), None)
-                self._rows[kind] = Row(rehearsed(self._calls[step], _best), step.tokens, self._capacity, like)
-            for record in self._rows[kind].records(threads, step.context):
+                like = next(filter(None, self._rows.values()), None)
+                chain = rehearsed(self._calls[step], _best)
+                self._rows[kind] = Row(chain, step.tokens, self._capacity, like) if chain else None
+            row = self._rows[kind]
+            for record in row.records(threads, step.context) if row else ():
                 # All but attention runs at every depth.
                 case = (record.key, step.tokens)
                 samples = (*pooled[case].samples, *record.samples) if case in pooled else record.samples

@@ -23,8 +23,15 @@ from .stage import Stage, stages
 # Last-level caches that a run reads at least. With twice the cache an adaptive or random replacement still finds a
 # fifth of it on the second way round, with four times a fiftieth.
 COLD_CACHES = 4
+# The same where weights are read once for many tokens: reading them is little of the time, and a run takes as long as
+# it has layers.
+COLD_CACHES_OF_MANY, _MANY_TOKENS = 2, 16
 # Weights that are made for it at the most.
 MAX_BYTES = 768 << 20
+
+# Of a model's arithmetic so much must run in place. In prefill of a large model nearly all of it is calls that are too
+# big, and what these share with their neighbours is nothing beside them.
+_WORTH_A_RUN = 0.25
 
 # Slots of the caches, at the most: what a session has by default. Rows of caches lie as far apart as in one.
 _CAPACITY = 4096
@@ -67,11 +74,20 @@ def rehearsed(
     calls: Sequence[OpCall], implementation: Callable[[Problem], str | None], cold_bytes: int | None = None
 ) -> tuple[OpCall, ...]:
     """Those of ``calls``, a model's on one device, that are run in place, chained, and with the ``implementation`` of
-    each problem; one without keeps its own. ``cold_bytes``: what a run is to read; None: by this machine's cache."""
-    cold = COLD_CACHES * host().llc_bytes if cold_bytes is None else cold_bytes
+    each problem; one without keeps its own. None of them where it is not worth it.
+
+    ``cold_bytes``: what a run is to read; None: by this machine's cache.
+    """
+    many = calls[0].problem.integer("tokens") >= _MANY_TOKENS
+    caches = COLD_CACHES_OF_MANY if many else COLD_CACHES
+    cold = caches * host().llc_bytes if cold_bytes is None else cold_bytes
     calls = [
         dataclasses.replace(call, implementation=implementation(call.problem) or call.implementation) for call in calls
     ]
+    in_place = {call.problem for call in calls if runs_in_place(call)}
+    flops = [(work(call.problem).flops, call.problem in in_place) for call in calls]
+    if sum(n for n, kept in flops if kept) < _WORTH_A_RUN * sum(n for n, _ in flops):
+        return ()
     cuts = stages(calls)
     kinds = [tuple(call.problem for call in calls[cut.start : cut.stop]) for cut in cuts]
     chosen: set[int] = set()
@@ -80,7 +96,7 @@ def rehearsed(
     def take(position: int) -> None:
         nonlocal total
         cut = cuts[position]
-        size = sum(work(call.problem).weight_bytes for call in calls[cut.start : cut.stop] if runs_in_place(call))
+        size = sum(work(call.problem).weight_bytes for call in calls[cut.start : cut.stop] if call.problem in in_place)
         if position not in chosen and total + size <= MAX_BYTES:
             chosen.add(position)
             total += size
