@@ -185,5 +185,8 @@ def test_what_needs_a_gpu_says_so() -> None:
 
     if not torch.cuda.is_available():
         assert all("no CUDA GPU is here" in record.reason for record in records)
+    for word, names in (("auto", {"torch"}), ("all", {"torch", "triton", "marlin"})):
+        text = GOOD.replace("[reference, torch]", word).replace("threads: [1, max]", "device: cuda")
+        assert {cell.implementation for cell in expand(parse_suite(text))} == names
     with pytest.raises(UserError, match="unknown device 'tpu'"):
         parse_suite(GOOD.replace("threads: [1, max]", "device: tpu"))

@@ -18,6 +18,7 @@ from .bench_perplexity import measure_perplexity
 from .output import print_json, shown, stderr_console, stdout_console
 
 if TYPE_CHECKING:
+    from kbench.results import Record
     from kbench.suites import Cell, EngineCase, Suite
 
 _HELP = """Measure operations, whole models, claims or perplexity: what a suite lists.
@@ -127,9 +128,11 @@ def _measure(loaded: Suite, cells: tuple[Cell, ...], cases: tuple[EngineCase, ..
     from kbench.suites import run_cells
 
     store = Store()
-    with progress_of(loaded.name, len(cells)) as progress:
-        records = run_cells(cells, store, progress=progress, fresh=fresh, suite=loaded.name)
-    engine = measure_engine(cases, store, fresh, loaded.name)
+    records: list[Record] = []
+    if cells:
+        with progress_of(loaded.name, len(cells)) as progress:
+            records = run_cells(cells, store, progress=progress, fresh=fresh, suite=loaded.name)
+    engine = measure_engine(cases, store, fresh, loaded.name) if cases else []
     rows = [op_row(record) for record in records]
     about = _about(loaded)
     if as_json:

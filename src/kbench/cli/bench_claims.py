@@ -41,7 +41,7 @@ def check_claims(loaded: Suite, pattern: str, model: str, given: Sequence[str], 
     else:
         print_claims(stdout_console(), records, shown)
         for text in (*made, *(f"warning: {warning}" for warning in warnings)):
-            stderr_console().print(shown(text), markup=False)
+            stderr_console().print(shown(text), markup=False, soft_wrap=True)
         stderr_console().print(f"{len(records)} claims on host {host().host_id}; records in {store.root}")
     raise_broken(records, "claims")
 

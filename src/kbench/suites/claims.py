@@ -213,7 +213,7 @@ class ClaimBench:
         own, reference = self._session(of, WINDOW), self._session(over, WINDOW)
         _, _, apart = perplexity(own, english(), window=WINDOW, against=reference, max_tokens=tokens)
         assert apart is not None
-        note = f"{own.descriptor.name}, {apart.kl.size} tokens of English; KL {apart.kl.mean():.4f} nats"
+        note = f"{self._model().model.stem}, {apart.kl.size} tokens of English; KL {apart.kl.mean():.4f} nats"
         return Found(apart.ratio, apart.ratio_interval, note)
 
 

@@ -34,7 +34,8 @@ def _problems(axes: Axes) -> Iterator[Problem]:
 
 def _names(word: str, problem: Problem, device: Device = CPU) -> list[str]:
     if device != CPU:  # whether it runs, and whether there is such a device, is for the runner to say
-        return [word if word in GPU_KERNELS else implementation(word).name]
+        on_gpu = {AUTO_WORD: ["torch"], ALL_WORD: ["torch", *GPU_KERNELS]} | {name: [name] for name in GPU_KERNELS}
+        return on_gpu.get(word) or [implementation(word).name]
     if word == AUTO_WORD:
         return [best(problem)]
     if word == ALL_WORD:
