@@ -27,7 +27,7 @@ from kbench.suites import (
 )
 from kbench.suites.engine_bench import in_a_process
 from kbench.suites.engine_worker import run_case
-from kbench.suites.realised import fallbacks, realised
+from kbench.suites.realised import fallbacks, realised, replaced
 
 GOOD = """suite: 1
 name: whole
@@ -56,6 +56,7 @@ def answer(case: EngineCase) -> dict[str, Any]:
         "peak_rss_bytes": 1 << 30, "peak_vram_bytes": None, "decode_bytes": 1e6, "prefill_flops": 1e9,
         "roof": {"bytes_per_s": 1e9, "int8_ops_per_s": None},
         "realised": {"prefill": {"cpu x": 3}, "decode": {"cpu x": 3}},
+        "replaced": [],
         "threads": {"decode": 1, "prefill": 1}, "chunk": 256, "report": {}, "quant": "Q4_K_M", "traffic": [],
     }  # fmt: skip
 
@@ -221,7 +222,13 @@ def test_a_silent_fallback_is_found(model: Path) -> None:
     moved = {name: Placement(generate_op="reference") for name in ("lm_head",)}
     session.report = dataclasses.replace(session.report, assignment=moved)
     found = fallbacks(session)
+    assert replaced(session) == []
     assert any(text.startswith("lm_head (decode): reference on cpu was asked for, torch on cpu ran") for text in found)
+    # What triton has no kernel for is told, and no fallback.
+    placed = {"model.embed_tokens": Placement(generate_op="triton")}
+    session.report = dataclasses.replace(session.report, assignment=placed)
+    assert replaced(session) == ["triton has no embedding: torch ran"]
+    assert not any("embed_tokens" in text for text in fallbacks(session))
 
 
 @pytest.mark.parametrize("name", ["engine", "moe", "mla", "ops-gpu", "seed-claims"])

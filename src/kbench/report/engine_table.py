@@ -41,6 +41,7 @@ def _lines(record: Record) -> list[str]:
         memory += f", peak VRAM {format_bytes(int(vram))}" if vram is not None else ""
         return [
             _line("ran on", _realised(said["realised"])),
+            *(_line("", text) for text in said["replaced"]),
             _line("memory", memory),
             _line("load", seconds(record.median)),
         ]

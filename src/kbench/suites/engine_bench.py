@@ -20,7 +20,7 @@ from typing import Any
 
 from kbench.core import CorruptFile
 from kbench.measure import host, median, quantile, quantile_interval, samples_needed
-from kbench.results import MapOf, Maybe, Number, Object, Record, Store, Text, check_shape, current_commit
+from kbench.results import ListOf, MapOf, Maybe, Number, Object, Record, Store, Text, check_shape, current_commit
 
 from .engine_case import EngineCase
 from .runner import Progress
@@ -42,6 +42,7 @@ _SHAPE = Object(
     {
         "model_bytes": Number(), "rules_crc": Number(), "repetitions": Number(1), "peak_rss_bytes": Number(),
         "peak_vram_bytes": _MAYBE, "realised": MapOf(MapOf(Number())),
+        "replaced": ListOf(Text()),
     },
     {
         "first_prefill_seconds": Number(), "tokens_per_s": Number(), "flops_per_s": Number(), "bytes_per_s": Number(),
@@ -128,7 +129,17 @@ def _records(case: EngineCase, said: Mapping[str, Any]) -> list[Record]:
         return [made(FAILED, status=status, reason=str(said["found"]), **more)]
     about |= {
         name: said[name]
-        for name in ("peak_rss_bytes", "peak_vram_bytes", "roof", "realised", "threads", "chunk", "report", "quant")
+        for name in (
+            "peak_rss_bytes",
+            "peak_vram_bytes",
+            "roof",
+            "realised",
+            "replaced",
+            "threads",
+            "chunk",
+            "report",
+            "quant",
+        )
     }
     prompts = case.prompt * case.batch
     records = [

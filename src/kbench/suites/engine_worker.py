@@ -21,7 +21,7 @@ from kbench.model import ModelDescriptor, lower
 from kbench.rules import load_rules
 
 from .engine_case import TEXT, EngineCase
-from .realised import fallbacks, realised
+from .realised import fallbacks, realised, replaced
 from .text import english
 
 _TOKENS_SEED = 0
@@ -73,6 +73,7 @@ def run_case(case: EngineCase) -> dict[str, Any]:
         **_work(session.descriptor, case),
         "roof": _roof(session),
         "realised": realised(session),
+        "replaced": replaced(session),
         "threads": {"decode": session.threads, "prefill": session.prefill_threads},
         "chunk": session.chunk,
         "report": {
