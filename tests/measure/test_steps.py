@@ -71,6 +71,12 @@ def test_two_values_of_a_new_level_are_a_step_and_one_is_none() -> None:
     assert [step.at for step in find_steps([*calm, 1.2, 1.2, 1.2]).steps] == [50]
 
 
+def test_a_step_is_found_beside_a_bad_run() -> None:
+    logs = 0.01 * np.random.default_rng(14).normal(size=40) + 0.05 * (np.arange(40) >= 20)
+    logs[38] += math.log(10)
+    assert [step.at for step in find_steps(np.exp(logs).tolist()).steps] == [20]
+
+
 def test_what_is_too_small_to_talk_about_is_no_step() -> None:
     values = [1.0, 1.001] * 20 + [1.02, 1.021] * 20
     assert not find_steps(values).steps
