@@ -83,12 +83,11 @@ def _summary(fields: Fields) -> list[Block]:
 
 def _why(fields: Fields) -> list[Block]:
     header, rows = why_rows(fields)
-    n = len(header)
     text = (
         f"Milliseconds of {step_words(fields)} on each device. FLOP per stored element says how well a byte of "
         "fast memory is spent."
     )
-    reasons = Block("table", "Why", header=header, rows=rows, words=(n - 2, n - 1))
+    reasons = Block("table", "Why", header=header, rows=rows, words=(1, 2))
     return [Block("heading", "Why"), Block("paragraph", text), reasons]
 
 

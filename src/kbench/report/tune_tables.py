@@ -17,7 +17,7 @@ def why_table(fields: Fields) -> Table:
     """Each kind of module, where it runs, and the reason."""
     made = table("Why", ("module", "left"), ("on", "left"), ("because", "left"))
     made.columns[-1].no_wrap, made.columns[-1].overflow = False, "fold"
-    for name, *_, where, reason in why_rows(fields)[1]:
+    for name, where, reason, *_ in why_rows(fields)[1]:
         made.add_row(name, where, reason)
     return made
 

@@ -35,8 +35,9 @@ def why_rows(fields: Fields) -> tuple[list[str], list[list[str]]]:
         intensity = f"{unit.flops / unit.elements:.3g}" if unit.elements and unit.flops else "–"
         size = format_bytes(unit.n_bytes) if unit.n_bytes else "–"
         name = NAMES.get(unit.name, unit.name)
-        rows.append([name, size, intensity, *prices, listed(list(unit.placed)), _reason(unit, devices, reasons)])
-    header = ["module", "size", "FLOP per element", *(f"ms on {device}" for device in devices), "runs on", "because"]
+        rows.append([name, listed(list(unit.placed)), _reason(unit, devices, reasons), size, intensity, *prices])
+    # Words first: what is to the right, a telephone shows only when asked.
+    header = ["module", "runs on", "because", "size", "FLOP per element", *(f"ms on {device}" for device in devices)]
     return header, rows
 
 
