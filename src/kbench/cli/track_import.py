@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from kbench.core import UserError, did_you_mean
 
 from .output import plural, print_json, shown
+
+if TYPE_CHECKING:
+    from kbench.measure import MarkKind
 
 THIS_HOST = "this"
 
@@ -46,8 +49,8 @@ def import_results(
     for one in fields:
         known = one["n_records"] - one["n_new"]
         more = f", {known} were there already" if known else ""
-        hosts = ", ".join(one["hosts"])
-        print(shown(f"{one['file']}: {plural(one['n_new'], 'record')} of host {hosts}{more}"))
+        whose_hosts = ", ".join(one["hosts"])
+        print(shown(f"{one['file']}: {plural(one['n_new'], 'record')} of host {whose_hosts}{more}"))
 
 
 def mark(
@@ -73,7 +76,7 @@ def mark(
         raise UserError(f"unknown {kind!r}", where="kbench track mark", accepted=", ".join(MARK_KINDS),
                         todo=did_you_mean(kind, MARK_KINDS))  # fmt: skip
     path = file or default_root() / MARKS_NAME
-    add_mark(path, Mark(case, commit, kind, why, host_id))
+    add_mark(path, Mark(case, commit, cast("MarkKind", kind), why, host_id))
     if as_json:
         print_json("track.mark", 1, {"marks": str(path), "case": case, "commit": commit, "mark": kind})
     else:
