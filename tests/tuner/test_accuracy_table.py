@@ -11,7 +11,7 @@ from kbench.results import Record
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from accuracy_table import Outcome, document, summary
+from accuracy_table import DOCUMENT, Outcome, document, summary
 
 
 def record(predicted: float, measured: tuple[float, ...], phase: str = "decode", spread: float = 0.1) -> Record:
@@ -56,3 +56,8 @@ def test_the_table_stands_between_its_marks() -> None:
     assert text.startswith("before\n<!-- table -->\n- decode: 1 runs") and text.endswith("|\n<!-- end -->\nafter\n")
     assert "| m | 2 | decode | 512 | 101 | 90.9 to 111.1 | 100 | +1.0% |  |" in text
     assert "stale" not in text
+
+
+def test_the_document_has_a_place_for_it() -> None:
+    text = DOCUMENT.read_text()
+    assert document(text, [record(101.0, (100.0,))]) != text
