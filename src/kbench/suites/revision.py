@@ -1,8 +1,9 @@
-"""A git revision of kbench, built in a worktree and a virtual environment of its own; kept, by commit.
+"""A git revision of kbench, built in a worktree and a virtual environment of its own; kept, by content: a
+commit that was reverted is not built again.
 
 ::
 
-    <cache>/revisions/<commit12>-<key8>/
+    <cache>/revisions/<tree12>-<key8>/
         venv/          kbench as it was then; everything else comes from the environment that runs this
         built.json     written last: a build that was killed has none, and is made again
         build.log      what the build said
@@ -50,11 +51,13 @@ class BuildFailed(CheckBroken):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """``name`` as it was asked for, ``commit`` in full, ``time`` of the commit in ISO 8601, in ``repository``."""
+    """``name`` as it was asked for, ``commit`` in full, ``time`` of the commit in ISO 8601, in ``repository``; ``tree``
+    is git's hash of all its files."""
 
     name: str
     commit: str
     time: str
+    tree: str
     repository: Path
 
 
@@ -94,7 +97,8 @@ def find_revision(repository: Path, name: str) -> Revision:
         shallow = _git(repository, "rev-parse", "--is-shallow-repository") == "true"
         todo = "the clone is shallow: git fetch --unshallow (actions/checkout: fetch-depth: 0)" if shallow else ""
         raise UserError(f"no revision {name!r}", where=str(repository), accepted="what git rev-parse knows", todo=todo)
-    return Revision(name, commit, _git(repository, "show", "-s", "--format=%cI", commit), repository)
+    time, _, tree = _git(repository, "show", "-s", "--format=%cI %T", commit).partition(" ")
+    return Revision(name, commit, time, tree, repository)
 
 
 def revisions_root() -> Path:
@@ -111,34 +115,34 @@ def build(revision: Revision, *, root: Path | None = None, tell: Tell = lambda t
         BuildFailed: with what the compiler said.
         InvalidEnvironment: git or pip is missing.
     """
-    folder = (root or revisions_root()) / f"{revision.commit[:12]}-{_key()}"
+    folder = (root or revisions_root()) / f"{revision.tree[:12]}-{_key()}"
     built = Built(
         revision.name, str(_python(folder / "venv")), revision.commit, revision.time, _environment(), folder
     )  # fmt: skip
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_suffix(".lock")):
-        if _is_built(folder, revision.commit):
+        if _is_built(folder, revision.tree):
             return built
         tell(f"building {revision.name} ({revision.commit[:8]})")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         _make(revision, folder)
-        write_whole(folder / "built.json", json.dumps({"commit": revision.commit, "python": sys.version}).encode())
+        write_whole(folder / "built.json", json.dumps({"tree": revision.tree, "python": sys.version}).encode())
     return built
 
 
 def _key() -> str:
-    """What a build depends on beside the commit: the interpreter, and whose dependencies it uses."""
+    """What a build depends on beside the files: the interpreter, and whose dependencies it uses."""
     facts = (sys.version, platform.machine(), sys.prefix, *_dependency_folders())
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
 
 
-def _is_built(folder: Path, commit: str) -> bool:
+def _is_built(folder: Path, tree: str) -> bool:
     try:
         said = json.loads((folder / "built.json").read_text())
     except (OSError, ValueError):
         return False
-    return isinstance(said, dict) and said.get("commit") == commit and _python(folder / "venv").exists()
+    return isinstance(said, dict) and said.get("tree") == tree and _python(folder / "venv").exists()
 
 
 def _make(revision: Revision, folder: Path) -> None:
