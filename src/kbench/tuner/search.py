@@ -24,8 +24,8 @@ from .guide import REASON, Guide, distributions, setting_of
 from .ranking import Observation, Ranking
 from .study import give_up
 
-# Measured of a space: a quarter, at least a dozen, at most 64.
-_SHARE, _LEAST, _MOST = 0.25, 12, 64
+# Measured of a space: a quarter, at least nine, at most 64.
+_SHARE, _LEAST, _MOST = 0.25, 9, 64
 
 # The search is over when so many measurements in a row gained less than this.
 _PATIENCE, _GAIN = 16, 0.01
