@@ -15,8 +15,8 @@ NAMES = sorted(path.stem for path in DATA.glob("*.csv"))
 
 # Where nobody chooses, on the machine that was recorded.
 _DEFAULTS = {
-    "threads": 2, "panel_tokens": 0, "k_block": 512, "token_tile": 0, "chunk_bytes": 512 << 10,
-    "prefetch_bytes": 2048, "partition": "static",
+    "threads": 1, "panel_tokens": 0, "k_block": 512, "token_tile": 0, "chunk_bytes": 512 << 10,
+    "prefetch_bytes": 2048,
 }  # fmt: skip
 
 
