@@ -15,6 +15,7 @@ from .bench_ladder import climb
 from .bench_ops import op_row, print_ops
 from .bench_output import print_keys, progress_of, raise_broken
 from .bench_perplexity import measure_perplexity
+from .bench_routing import bench_routing
 from .output import print_json, shown, stderr_console, stdout_console
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ Examples:
 
   [bold]kbench bench seed-claims --model smollm2.gguf[/bold]
 
+  [bold]kbench bench --routing moe.gguf --text story.txt[/bold]        for kbench tune --routing
+
   [bold]kbench bench --perplexity m.Q4_0.gguf --against m.F16.gguf --text story.txt[/bold]
 """
 
@@ -66,17 +69,36 @@ def register(app: typer.Typer) -> None:
         perplexity: Annotated[
             str, typer.Option(metavar="MODEL", help="In place of a suite: perplexity of this .gguf file.")
         ] = "",
-        text: Annotated[Path | None, typer.Option(help="The text; by default English that comes with kbench.")] = None,
+        text: Annotated[
+            Path | None,
+            typer.Option(help="The text. Default: English that comes with kbench; random tokens of --routing."),
+        ] = None,
         against: Annotated[str, typer.Option(help="The full-precision .gguf file to tell KL and ratio against.")] = "",
         window: Annotated[int | None, typer.Option(help="Tokens of a window of the text. Default: 512.")] = None,
-        threads: Annotated[int | None, typer.Option(min=1, help="Of --perplexity. Default: physical cores.")] = None,
+        threads: Annotated[
+            int | None, typer.Option(min=1, help="Of --perplexity and --routing. Default: physical cores.")
+        ] = None,
         given: Annotated[
             list[str] | None,
             typer.Option("--with", metavar="QUANT=FILE", help="For claims: the model in that type; repeatable."),
         ] = None,
+        routing: Annotated[
+            str, typer.Option(metavar="MODEL", help="In place of a suite: count which experts this .gguf file visits.")
+        ] = "",
+        tokens: Annotated[int | None, typer.Option(help="Of --routing: tokens at most. Default: 4096.")] = None,
+        output: Annotated[
+            Path | None, typer.Option("--output", "-o", help="Of --routing: where counts go. Default: the store.")
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
         from kbench.suites import load_suite
+
+        if routing:
+            bench_routing(routing, text, tokens, threads, output, as_json)
+            return
+        for name, unused in (("--tokens", tokens), ("--output", output)):
+            if unused is not None:
+                raise UserError(f"{name} without --routing", todo="--routing MODEL")
 
         if perplexity:
             measure_perplexity(perplexity, text, against, window, threads, as_json)
@@ -84,7 +106,7 @@ def register(app: typer.Typer) -> None:
         for name, value in (("--text", text), ("--against", against), ("--window", window), ("--threads", threads)):
             if value:
                 raise UserError(
-                    f"{name} without --perplexity", todo="--perplexity MODEL; threads of a suite are its own"
+                    f"{name} without --perplexity", todo="--perplexity MODEL or --routing MODEL; a suite has its own"
                 )
         if suite.lower().endswith(".gguf"):
             suite, model = "engine", suite

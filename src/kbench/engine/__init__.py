@@ -14,8 +14,9 @@ from .peers import BEGINNING, ENGINES, check_engine, engine_turns, kbench_sessio
 from .pipeline import HostGroup, join_hosts
 from .room import DEFAULT_CONTEXT, planned_needs
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
-from .session import LoadReport, Session, Timings
+from .session import LoadReport, Session
 from .tensor_loader import TensorLoader
+from .timings import Timings
 from .tokenizer import TextStream, Tokenizer
 from .traffic import CACHE, VALUES, WEIGHTS, Moved, Traffic
 

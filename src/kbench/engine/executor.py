@@ -23,6 +23,7 @@ from kbench.core import INJECTED, Device, OpCall
 from kbench.kernels import AnyArray, Spans, StepState, TorchCache, TorchDevice, implementation, on_tensors
 from kbench.model import Arena, plan_arena
 
+from .kept import EVERYTHING, EXPERTS, NOTHING, chosen_experts
 from .kv_cache import KvCache
 from .machine import Machine
 from .native_run import NativeRun
@@ -58,13 +59,14 @@ class Executable:
         machine: Machine,
         *,
         spans: int = 1,
-        keep_all: bool = False,
+        keep: str = NOTHING,
         bind: Bind | None = None,
         announce: Callable[[TokenArray, Spans], None] | None = None,
     ) -> None:
-        """Binds ``calls``. ``spans``: sequences that a run has tokens of, at the most. ``keep_all`` gives every value
-        bytes of its own, so that ``values`` can show them after a run. ``bind`` finds the operators of calls that
-        somebody else's code does. ``announce`` is called before each run: it has the other hosts run their part."""
+        """Binds ``calls``. ``spans``: sequences that a run has tokens of, at most. ``keep``: which values have bytes
+        that nothing else is written to, so that ``values`` can show them after a run: all, or the experts that
+        routers choose. ``bind`` finds the operators of calls that somebody else's code does. ``announce`` is called
+        before each run: it has the other hosts run their part."""
         self.max_tokens, self._weights, self._cache, self._machine, self._bind = (
             max_tokens, weights, cache, machine, bind,
         )  # fmt: skip
@@ -74,7 +76,8 @@ class Executable:
         items = schedule(calls, machine.devices)
         self.calls = tuple(item.call for item in items if item.what != SEND)
         self._layers = attention_devices(self.calls)
-        self._slots, self._spaces = _place(items, max_tokens, machine, keep_all)
+        self._slots, self._spaces = _place(items, max_tokens, machine, keep)
+        self._kept = chosen_experts(self.calls) if keep == EXPERTS else tuple(self._slots)
         self.n_bytes = sum(space.n_bytes for space in self._spaces.values())
         self._transfers: dict[int, Transfer] = {}
         # What this process ends with, if it is the one that samples.
@@ -173,12 +176,12 @@ class Executable:
         return self._logits.view(n_tokens)
 
     def values(self, n_tokens: int) -> dict[str, npt.NDArray[Any]]:
-        """Copies of every value of the last run; meaningful with ``keep_all`` only."""
-        return {name: slot.copy(n_tokens) for name, slot in self._slots.items()}
+        """Copies of the values that were kept of the last run."""
+        return {name: self._slots[name].copy(n_tokens) for name in self._kept}
 
 
 def _place(
-    items: Sequence[Item], max_tokens: int, machine: Machine, keep_all: bool
+    items: Sequence[Item], max_tokens: int, machine: Machine, keep: str
 ) -> tuple[dict[str, Slot], dict[Device, Space]]:
     """A place for every value, in an arena for each device that makes or receives any."""
     # A value that is sent is read on the sender's side, and made anew on the receiver's.
@@ -188,11 +191,12 @@ def _place(
         else item.call
         for item in items
     ]  # fmt: skip
+    names = chosen_experts(item.call for item in items) if keep == EXPERTS else ()
     slots: dict[str, Slot] = {}
     spaces: dict[Device, Space] = {}
     for device in dict.fromkeys(call.device for call in halves if call.outputs):
         mine = [call for call in halves if call.device == device]
-        arena = _apart(mine, max_tokens) if keep_all else plan_arena(halves, max_tokens, device)
+        arena = _apart(mine, max_tokens) if keep == EVERYTHING else plan_arena(halves, max_tokens, device, names)
         queue = machine.queue(device)
         space = spaces[device] = Space(device, machine.devices.physical(device), queue, arena.n_bytes)
         slots |= {v.name: Slot(space, arena.offsets[v.name], v) for call in mine for v in call.outputs}

@@ -213,14 +213,14 @@ def _load(
     cache = KvCache(descriptor, shape, kv) if everywhere else PlacedCaches(descriptor, shape, kv, homes, devices)
     machine = Machine(devices, max((call.threads or 1 for call in at_once), default=1), group)
 
-    def build(phase: Phase, tokens: int, logits: str, keep_all: bool) -> Executable:
+    def build(phase: Phase, tokens: int, logits: str, keep: str) -> Executable:
         calls = lowered(phase, tokens, logits, resident)
         store.prepare(call for call in calls if devices.is_local(call.device))
         leads = group is not None and not group.host
-        announce = group.announce(phase, tokens, logits, keep_all, calls) if group is not None and leads else None
+        announce = group.announce(phase, tokens, logits, keep, calls) if group is not None and leads else None
         bind = operators.bind(phase)
         return Executable(
-            calls, tokens, store, cache, machine, spans=tokens if phase is Phase.DECODE else 1, keep_all=keep_all,
+            calls, tokens, store, cache, machine, spans=tokens if phase is Phase.DECODE else 1, keep=keep,
             bind=bind, announce=announce,
         )  # fmt: skip
 

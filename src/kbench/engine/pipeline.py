@@ -25,6 +25,7 @@ import numpy.typing as npt
 from kbench.core import InvalidEnvironment, OpCall, Phase, UserError
 from kbench.kernels import Spans
 
+from .kept import KEEPS
 from .kv_cache import KvCache
 
 TokenArray = npt.NDArray[np.int32]
@@ -35,7 +36,7 @@ _PHASES, _LOGITS = tuple(Phase), ("last", "all")
 # Somebody may think for a while before the next message; a host that died is noticed at once.
 _PATIENCE = datetime.timedelta(days=7)
 
-Build = Callable[[Phase, int, str, bool], Any]
+Build = Callable[[Phase, int, str, str], Any]
 
 
 def digest(calls: Sequence[OpCall]) -> int:
@@ -85,11 +86,11 @@ class HostGroup:
         self._sending.clear()
 
     def announce(
-        self, phase: Phase, tokens: int, logits: str, keep_all: bool, calls: Sequence[OpCall]
+        self, phase: Phase, tokens: int, logits: str, keep: str, calls: Sequence[OpCall]
     ) -> Callable[[TokenArray, Spans], None]:
         """Host 0: has the others build a program; returns what has them run it."""
         number, self._n_programs = self._n_programs, self._n_programs + 1
-        kind = _PHASES.index(phase) + 2 * _LOGITS.index(logits) + 4 * keep_all
+        kind = _PHASES.index(phase) + 2 * _LOGITS.index(logits) + 4 * KEEPS.index(keep)
         self._tell(_BUILD, kind, tokens, digest(calls))
 
         def run(ids: TokenArray, spans: Spans) -> None:
@@ -128,8 +129,8 @@ class HostGroup:
             if command == _STOP:
                 break
             if command == _BUILD:
-                phase, logits, keep_all = _PHASES[first % 2], _LOGITS[first // 2 % 2], bool(first // 4)
-                programs.append(build(phase, second, logits, keep_all))
+                phase, logits, keep = _PHASES[first % 2], _LOGITS[first // 2 % 2], KEEPS[first // 4]
+                programs.append(build(phase, second, logits, keep))
                 if programs[-1].digest != third:
                     raise UserError(
                         f"host {self.host} would run another model than host 0",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,17 @@ from kbench.model import ModelDescriptor, absorbing_is_faster
 from .chat_template import ChatTemplate
 from .executor import Executable
 from .injected_operator import InjectedOperator
+from .kept import EVERYTHING, EXPERTS, NOTHING
 from .kv_cache import STOP, KvCache
+from .timings import Timings
 from .tokenizer import Tokenizer
 from .traffic import Traffic
 from .weights import WeightStore
 
 FloatArray = npt.NDArray[np.float32]
 
-# Makes the program for (phase, tokens at most, "last" or "all" logits, keep every value).
-Build = Callable[[Phase, int, str, bool], Executable]
+# Makes the program for (phase, tokens at most, "last" or "all" logits, which values to keep).
+Build = Callable[[Phase, int, str, str], Executable]
 
 # Rows of logits that are made at once: 64 rows of a vocabulary of 150 000 are 38 MB.
 _LOGITS_CHUNK = 64
@@ -34,28 +37,6 @@ FEW_TOKENS = 64
 
 # Tokens of one step of layer-wise prefill: every step brings in the weights of every layer, and more tokens share them.
 LAYERWISE_CHUNK = 4096
-
-
-@dataclass(slots=True)
-class Timings:
-    """Tokens and the seconds that they took, since the session was made or ``clear`` was called."""
-
-    prefill_tokens: int = 0
-    prefill_seconds: float = 0.0
-    decode_tokens: int = 0
-    decode_seconds: float = 0.0
-
-    @property
-    def prefill_tokens_per_s(self) -> float:
-        return self.prefill_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
-
-    @property
-    def decode_tokens_per_s(self) -> float:
-        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
-
-    def clear(self) -> None:
-        self.prefill_tokens, self.decode_tokens = 0, 0
-        self.prefill_seconds, self.decode_seconds = 0.0, 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +99,12 @@ class Session:
         self.timings = Timings()
         self.traffic = Traffic() if traffic is None else traffic
         self._build = build
-        self._decode = build(Phase.DECODE, 1, "last", False)
-        self._prefill = build(Phase.PREFILL, chunk, "last", False)
+        self._decode = build(Phase.DECODE, 1, "last", NOTHING)
+        self._prefill = build(Phase.PREFILL, chunk, "last", NOTHING)
         self._few: Executable | None = None
         self._all: Executable | None = None
         self._batch: Executable | None = None
+        self._routed: Executable | None = None
         self._token, self._span = np.zeros(1, np.int32), np.ones((1, 3), np.int64)
         self._forks = forks
         # By sequence that is in use, its tokens.
@@ -282,7 +264,7 @@ class Session:
             self.cache.reserve(1, self._used(sequence))
             spans[row, :2] = sequence, self.cache.position_of(sequence)
         if self._batch is None:
-            self._batch = self._build(Phase.DECODE, self.cache.shape.sequences, "last", False)
+            self._batch = self._build(Phase.DECODE, self.cache.shape.sequences, "last", NOTHING)
         self._batch.run(np.asarray(tokens, np.int32), spans)
         self.cache.advance(spans)
         for token, sequence in zip(tokens, sequences, strict=True):
@@ -297,7 +279,7 @@ class Session:
         ids = self._checked(tokens)
         chunk = min(self.chunk, _LOGITS_CHUNK)
         if self._all is None:
-            self._all = self._build(Phase.PREFILL, chunk, "all", False)
+            self._all = self._build(Phase.PREFILL, chunk, "all", NOTHING)
         result = np.empty((len(ids), self.descriptor.vocab), np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
@@ -312,13 +294,31 @@ class Session:
         ids = self._checked(tokens)
         whole = self.cache.takes_at_once(len(ids)) and len(ids) <= self.cache.capacity
         step = len(ids) if whole else self.chunk
-        program = self._build(Phase.PREFILL, step, "all", True)
+        return self._values(self._build(Phase.PREFILL, step, "all", EVERYTHING), ids, step)
+
+    def _values(self, program: Executable, ids: npt.NDArray[np.int32], step: int) -> dict[str, npt.NDArray[Any]]:
         parts = []
         for begin in range(0, len(ids), step):
             part = ids[begin : begin + step]
             self._feed(program, part, step, 0)
             parts.append(program.values(len(part)))
         return {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
+
+    def experts(self, tokens: Sequence[int]) -> dict[str, npt.NDArray[np.int32]]:
+        """Adds ``tokens``; the experts that each of them visited, by router module: ids ``[tokens, top_k]``. Errors as
+        for ``prefill``.
+
+        Raises:
+            Unsupported: the model has no routers, or somebody's own operators do their work.
+        """
+        ids = self._checked(tokens)
+        if self._routed is None:
+            self._routed = self._build(Phase.PREFILL, self.chunk, "last", EXPERTS)
+        if not self._routed.values(1):
+            raise Unsupported(
+                "no routers", where=self.descriptor.name, accepted="a mixture of experts that kbench runs"
+            )
+        return {name.removesuffix(".ids"): v for name, v in self._values(self._routed, ids, self.chunk).items()}
 
     def profile(self, token: int) -> list[tuple[OpCall, float]]:
         """Decodes one token; every call with the seconds that it took, measured in place."""
@@ -358,7 +358,7 @@ class Session:
         if mla is None or n > few or not absorbing_is_faster(mla, n, self.cache.position_of(sequence) + n):
             return self._prefill
         if self._few is None:
-            self._few = self._build(Phase.PREFILL, few, "last", False)
+            self._few = self._build(Phase.PREFILL, few, "last", NOTHING)
         return self._few
 
     def _feed(self, program: Executable, ids: npt.NDArray[np.int32], chunk: int, sequence: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbench.core import Device, OpCall, Value
@@ -20,14 +20,15 @@ class Arena:
     n_bytes: int
 
 
-def plan_arena(calls: Sequence[OpCall], tokens: int, device: Device | None = None) -> Arena:
+def plan_arena(calls: Sequence[OpCall], tokens: int, device: Device | None = None, keep: Collection[str] = ()) -> Arena:
     """The arena for ``calls`` of ``tokens`` tokens; with ``device``, only for the values that are made there.
 
-    A value lives from the call that makes it through the last that reads it; one that nobody reads (the logits) lives
-    to the end. A call's outputs never overlap its inputs. The call after a value's last reader may be given its bytes:
-    whoever runs calls without a barrier between them must keep that order too.
+    A value lives from the call that makes it through the last that reads it; one that nobody reads (the logits), or
+    whose name is in ``keep``, lives to the end. A call's outputs never overlap its inputs. The call after a value's
+    last reader may be given its bytes: whoever runs calls without a barrier between them must keep that order too.
     """
     last_use = {name: index for index, call in enumerate(calls) for name in call.inputs}
+    last_use |= dict.fromkeys(keep, len(calls))
     live: list[tuple[int, int, int]] = []  # (begin, end, last use), in order of begin
     offsets: dict[str, int] = {}
     n_bytes = 0

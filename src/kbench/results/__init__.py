@@ -24,6 +24,7 @@ from .recorded import (
     read_records,
     track_fields,
 )
+from .routing import Routing, read_routing, routing_path, write_routing
 from .rules_of_thumb import NOTICED, rules_of_thumb, with_rules_of_thumb
 from .shape import ListOf, MapOf, Maybe, Number, Object, Shape, Text, check_shape
 from .store import Store, default_root
@@ -33,10 +34,10 @@ from .verdict_row import BROKEN, RowStatus, VerdictRow, by_importance
 __all__ = [
     "AA_SUITE", "BROKEN", "MARKS_NAME", "MARK_KINDS", "NOTICED", "SOLD_GIB", "CaseBlocks", "FileSummary", "Histories",
     "Identity", "Index", "ListOf", "MapOf", "Mark", "Maybe", "NoiseFloor", "Number", "Object", "Params", "Point",
-    "Pruned", "Record", "RowStatus", "Series", "Shape", "Store", "Text", "VerdictRow", "add_mark", "blocks_of",
-    "branch_commits", "by_importance", "case_key", "check_shape", "compare_recorded", "current_commit", "default_root",
-    "deviation_between_runs", "frame", "histories", "hosts_differ", "import_records", "is_aa", "judged_histories",
-    "load_marks", "noise_floor", "old_places", "one_host", "problem_params", "prune", "read_foreign", "read_records",
-    "read_tune_result", "rules_of_thumb", "track_fields", "tune_result_path", "usual_branch", "with_rules_of_thumb",
-    "write_tune_result",
+    "Pruned", "Record", "Routing", "RowStatus", "Series", "Shape", "Store", "Text", "VerdictRow", "add_mark",
+    "blocks_of", "branch_commits", "by_importance", "case_key", "check_shape", "compare_recorded", "current_commit",
+    "default_root", "deviation_between_runs", "frame", "histories", "hosts_differ", "import_records", "is_aa",
+    "judged_histories", "load_marks", "noise_floor", "old_places", "one_host", "problem_params", "prune",
+    "read_foreign", "read_records", "read_routing", "read_tune_result", "routing_path", "rules_of_thumb",
+    "track_fields", "tune_result_path", "usual_branch", "with_rules_of_thumb", "write_routing", "write_tune_result",
 ]  # fmt: skip
