@@ -12,29 +12,35 @@ import pytest
 from kbench.core import CPU, Device, Phase, Placement, Problem
 from kbench.model import embedded, first_layers, lower
 from kbench.tuner import TuneRequest, make_plan, workload
-from kbench.tuner.cost_model import Cost
+from kbench.tuner.availability import KBENCH, Availability
+from kbench.tuner.cost_model import Cost, Roof
 from kbench.tuner.layout import Layout
 from kbench.tuner.packed import stored_bytes
 from kbench.tuner.placement import solve
 from kbench.tuner.price import cost_of, price, price_calls
 from kbench.tuner.stage import kind_of, stages
+from kbench.tuner.visits import Part
 
 GPU = Device("cuda", 0)
 
 
 class RandomCosts:
-    """Prices out of a hat, the same for the same problem and device; experts cannot run on the GPU."""
+    """Prices out of a hat, the same for the same problem and device; experts cannot run on the GPU, unless told."""
 
     threads = (1,)
 
-    def __init__(self, seed: int, crossing: float) -> None:
-        self.seed, self.crossing = seed, crossing
+    def __init__(self, seed: int, crossing: float, availability: Availability = KBENCH) -> None:
+        self.seed, self.crossing, self.availability, self.roof = seed, crossing, availability, Roof()
 
     def cost(self, problem: Problem, device: Device, threads: int) -> Cost | None:
-        if problem.op == "moe_experts" and device == GPU:
+        if self.availability.why_not(problem.op, device):
             return None
         seconds = random.Random(f"{self.seed} {problem.key} {device}").uniform(0.1, 2.0)
         return Cost(seconds, seconds, seconds, "measured", "made-up")
+
+    def part(self, problem: Problem, device: Device, threads: int, part: Part) -> Cost | None:
+        whole = self.cost(problem, device, threads)
+        return whole and whole.scaled(part.distinct)
 
     def transfer(self, n_bytes: float, src: Device, dst: Device) -> Cost:
         seconds = self.crossing * (1 + n_bytes / 1e6)

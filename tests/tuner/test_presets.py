@@ -11,11 +11,13 @@ import pytest
 from kbench.core import CPU, Device, Problem, work
 from kbench.model import embedded, first_layers
 from kbench.tuner import TuneRequest, load_profile, make_plan, workload
-from kbench.tuner.cost_model import Cost
+from kbench.tuner.availability import Availability
+from kbench.tuner.cost_model import Cost, Roof
 from kbench.tuner.layout import Layout
 from kbench.tuner.packed import stored_bytes
 from kbench.tuner.placement import solve
 from kbench.tuner.presets import presets
+from kbench.tuner.visits import Part
 
 GPU = Device("cuda", 0)
 
@@ -27,6 +29,7 @@ class Costs:
 
     def __init__(self, seed: int, spread: float) -> None:
         self.seed, self.spread, self.profile = seed, spread, load_profile("rtx4090")
+        self.availability, self.roof = Availability(), Roof()
         self.known: dict[tuple[Problem, Device], Cost] = {}
 
     def cost(self, problem: Problem, device: Device, threads: int) -> Cost | None:
@@ -42,6 +45,9 @@ class Costs:
             seconds = self.profile.seconds(size)
         seconds *= random.Random(f"{self.seed} {problem.key} {device}").uniform(1, 1 + self.spread)
         return Cost(seconds, seconds, seconds, "modelled", "made-up")
+
+    def part(self, problem: Problem, device: Device, threads: int, part: Part) -> Cost | None:
+        return self.cost(problem, device, threads).scaled(part.distinct)
 
     def transfer(self, n_bytes: float, *devices: Device) -> Cost:
         seconds = self.profile.transfer_seconds(n_bytes)

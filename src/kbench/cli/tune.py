@@ -62,6 +62,10 @@ def register(app: typer.Typer) -> None:
         ] = None,
         gen_tokens: Annotated[int | None, typer.Option(help="Tokens it generates. Default: 256.")] = None,
         threads: Annotated[int | None, typer.Option(help="CPU threads. Default: searched.")] = None,
+        routing: Annotated[
+            Path | None,
+            typer.Option(help="Visits to experts, as kbench bench --routing counts them. Default: all alike."),
+        ] = None,
         output: Annotated[
             Path | None, typer.Option("--output", "-o", help="Rule file. Default: kbench-rules/MODEL.yaml.")
         ] = None,
@@ -125,6 +129,7 @@ def register(app: typer.Typer) -> None:
             prompt_tokens=prompt_tokens,
             gen_tokens=gen_tokens,
             threads=threads,
+            routing=routing,
             output=output,
             prove=prove,
             remeasure=remeasure,

@@ -90,7 +90,7 @@ _RESULT = Object(
         "budgets": Object({"vram_bytes": Number(), "dram_bytes": Number()}, {"by_device": MapOf(Number(), 64)}),
         "workload": Object(
             {"prompt_tokens": Number(), "gen_tokens": Number(), "context": Number()},
-            {"batch": Number(), "objective": Text()},
+            {"batch": Number(), "objective": Text(), "routing": Text()},
         ),
         "ops": ListOf(_OP),
         "placement": MapOf(_MEMORY, 64),

@@ -128,6 +128,11 @@ def _expert_rounds(problem: Problem, rng: np.random.Generator) -> list[IdArray]:
     return [deck[i * used : (i + 1) * used].reshape(tokens, top_k) for i in range(experts // used)]
 
 
+def distinct_experts(chosen: list[tuple[Example, Prepared]]) -> float:
+    """Experts that a call visits, on average over ``chosen``."""
+    return sum(len(np.unique(case.inputs[1])) for case, _ in chosen) / len(chosen)
+
+
 def touched_bytes(case: Example, chosen: list[tuple[Example, Prepared]]) -> int:
     """Bytes of weights or caches that one turn round all of ``chosen`` reads."""
     problem = case.call.problem

@@ -22,7 +22,16 @@ from kbench.measure import Hopeless, Measurement, RelativeNoise, StoppingRule, W
 from kbench.results import Record, Store
 
 from .cell import Cell
-from .copies import PackedCopies, cold_bytes, family, first_example, pack_copies, touched_bytes, variants
+from .copies import (
+    PackedCopies,
+    cold_bytes,
+    distinct_experts,
+    family,
+    first_example,
+    pack_copies,
+    touched_bytes,
+    variants,
+)
 from .gpu import why_not
 from .shrink import Part, part_of
 from .verify import verify
@@ -215,6 +224,8 @@ class _Bench:
             "cold": is_cold(1, touched, host().llc_bytes),
             "steps": workload.steps,
         }
+        if cell.problem.op == "moe_experts":
+            extra["distinct_experts"] = distinct_experts(chosen) * part.scale
         factor = part.scale / workload.steps
         measurement = measure(workload.run, stopping=self._rule(factor), warmup=_WARMUP)
         return Record.make(

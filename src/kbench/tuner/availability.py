@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from kbench.core import CPU, Device
 
-# Operation -> why no GPU implementation runs it. Everything else has one, called GPU_IMPLEMENTATION.
-NOT_ON_GPU = {
-    "moe_experts": "no kernel for routed experts from GGUF blocks on CUDA",
-}
 GPU_IMPLEMENTATION = "triton"
 
 
-def unavailable(op: str, device: Device) -> str:
-    """Why ``op`` cannot be placed on ``device``; empty when it can."""
-    return "" if device == CPU else NOT_ON_GPU.get(op, "")
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """What an engine can run where.
+
+    Attributes:
+        missing: operation -> why no GPU implementation runs it. Everything else has one, called GPU_IMPLEMENTATION.
+        splits_experts: some of a layer's routed experts can run on a GPU while the others run on the host. Then the
+            planner places them in groups; else a layer's experts move as one.
+    """
+
+    missing: Mapping[str, str] = field(default_factory=dict, hash=False)
+    splits_experts: bool = False
+
+    def why_not(self, op: str, device: Device) -> str:
+        """Why ``op`` cannot be placed on ``device``; empty when it can."""
+        return "" if device == CPU else self.missing.get(op, "")
+
+
+# Of this package. Rules name a device for a module, and a layer's experts are one: they have no words for a part.
+KBENCH = Availability({"moe_experts": "no kernel for routed experts from GGUF blocks on CUDA"})

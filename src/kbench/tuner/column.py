@@ -25,6 +25,7 @@ class Column:
         seconds: of the whole workload, by the device index that the stage's input lies on.
         n_bytes: by device index, tensors in ``shared`` not counted.
         shared: tensors that another stage uses too, e.g. the tied output matrix.
+        split: of the stage's routed experts, how many lie on which device while the others lie where ``devices`` says.
     """
 
     devices: tuple[int, ...]
@@ -32,6 +33,7 @@ class Column:
     seconds: tuple[float, ...]
     n_bytes: tuple[int, ...]
     shared: frozenset[Shared] = frozenset()
+    split: tuple[int, int] | None = None
 
 
 def undominated(columns: Sequence[Column], tight: Sequence[int], entry: int) -> list[Column]:
@@ -40,12 +42,16 @@ def undominated(columns: Sequence[Column], tight: Sequence[int], entry: int) -> 
     Sorted by time; of equal columns the first in the given order stays.
     """
     kept: list[Column] = []
+    # What those that are kept so far need, by exit and shared tensors.
+    least: dict[tuple[int, frozenset[Shared]], list[tuple[int, ...]]] = {}
     for column in sorted(columns, key=lambda c: (c.seconds[entry], [c.n_bytes[d] for d in tight])):
-        if not any(
-            other.exit == column.exit
-            and other.shared <= column.shared
-            and all(other.n_bytes[d] <= column.n_bytes[d] for d in tight)
-            for other in kept
-        ):
-            kept.append(column)
+        needs = tuple(column.n_bytes[d] for d in tight)
+        rivals = (sizes for (exit_, shared), sizes in least.items() if exit_ == column.exit and shared <= column.shared)
+        if any(all(a <= b for a, b in zip(size, needs, strict=True)) for sizes in rivals for size in sizes):
+            continue
+        kept.append(column)
+        sizes = least.setdefault((column.exit, column.shared), [])
+        if len(tight) <= 1:
+            sizes.clear()  # in this order, each that is kept needs less than all before it
+        sizes.append(needs)
     return kept

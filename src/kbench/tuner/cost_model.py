@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kbench.core import AUTO, CPU, PLANNED, Device, Problem, Unsupported, work
+from kbench.core import AUTO, CPU, PLANNED, Device, Problem, Unsupported, expected_experts, work
 from kbench.measure import quartiles
 from kbench.results import Record
 
-from .availability import GPU_IMPLEMENTATION, unavailable
+from .availability import GPU_IMPLEMENTATION, KBENCH, Availability
 from .packed import PackedRatios
 from .plan import Key
 from .profile import BAND, MEMORY_EFFICIENCY, GpuProfile
 from .proxy import proxy
+from .visits import Part
 
 MEASURED, MODELLED = "measured", "modelled"
 
@@ -69,13 +70,20 @@ class Roof:
     def seconds(self, problem: Problem, threads: int) -> float:
         """The least time that ``problem`` can take; 0 where nothing was measured."""
         size = work(problem)
-        # The limit with fewer threads than were probed is that of the next count above: no bound is too strict.
+        bandwidth, peak = self.limits(threads)
+        moving = size.weight_bytes / bandwidth if bandwidth else 0.0
+        return max(moving, size.flops / peak if peak else 0.0)
+
+    def limits(self, threads: int) -> tuple[float, float]:
+        """Bandwidth and peak of ``threads`` threads; 0 where nothing was measured.
+
+        The limit with fewer threads than were probed is that of the next count above: no bound is too strict.
+        """
         bandwidth, peak = (
             min((value for n, value in limits.items() if n >= threads), default=0.0)
             for limits in (self.bandwidth, self.peak)
         )
-        moving = size.weight_bytes / bandwidth if bandwidth else 0.0
-        return max(moving, size.flops / peak if peak else 0.0)
+        return bandwidth, peak
 
 
 _NO_GPUS: Mapping[Device, GpuProfile] = {}
@@ -92,13 +100,14 @@ class CostModel:
         profiles: Mapping[Device, GpuProfile] = _NO_GPUS,
         roof: Roof | None = None,
         assumes: bool = False,
+        availability: Availability = KBENCH,
     ) -> None:
         """``threads`` are the counts that may be chosen; of several records of a case the last one counts, and one
         that was timed in place before all others.
 
-        ``assumes``: what no record tells is priced at a share of ``roof``.
+        ``assumes``: what no record tells is priced at a share of ``roof``. ``availability``: what runs on a GPU.
         """
-        self.profiles = profiles
+        self.profiles, self.availability = profiles, availability
         self._assumes = assumes
         self.threads = tuple(sorted(threads))
         self.roof = roof or Roof()
@@ -130,7 +139,7 @@ class CostModel:
         return self._known[key]
 
     def _on_gpu(self, problem: Problem, device: Device) -> Cost | None:
-        if device not in self.profiles or unavailable(problem.op, device):
+        if device not in self.profiles or self.availability.why_not(problem.op, device):
             return None
         seconds = self.profiles[device].seconds(work(problem))
         return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, GPU_IMPLEMENTATION)
@@ -143,13 +152,40 @@ class CostModel:
         for name in self._by_problem.get((small, threads), []):
             record = self._table[small, name, threads]
             low, middle, high = quartiles(record.samples)
-            cost = Cost(middle, low, high, MEASURED, name, threads, record.key).scaled(scale)
+            cost = Cost(middle, low, high, MEASURED, name, threads, record.key)
+            cost = cost.scaled(scale * self._share(small, threads, _as_routed(small, record)))
             # What a call in a model finds in a cache, it finds there in the engine too.
             in_place = record.extra.get("in_place")
             found.append(cost if in_place else cost.at_least(self.roof.seconds(problem, threads)))
         if not found:
             return self._from_the_roof(problem, threads) if self._assumes else None
         return min(found, key=lambda cost: cost.seconds)
+
+    def part(self, problem: Problem, device: Device, threads: int, part: Part) -> Cost | None:
+        """The cheapest way to run a part of the routed experts of ``problem``; errors as for ``cost``."""
+        whole = self.cost(problem, device, threads)
+        if whole is None or device == CPU:
+            return whole and whole.scaled(self._share(problem, threads, part))
+        size = work(problem)
+        share = replace(
+            size,
+            flops=size.flops * part.visits,
+            weight_bytes=size.weight_bytes * part.distinct,
+            activation_bytes=size.activation_bytes * part.visits,
+        )
+        return whole.scaled(self.profiles[device].seconds(share) / self.profiles[device].seconds(size))
+
+    def _share(self, problem: Problem, threads: int, part: Part) -> float:
+        """Of the CPU's time for the routed experts of ``problem``, what a part takes: reading goes with the distinct
+        experts, arithmetic with the visits, and the longer of the two is what a call takes."""
+        if part.visits == part.distinct:
+            return part.visits
+        size = work(problem)
+        bandwidth, peak = self.roof.limits(threads)
+        if not bandwidth or not peak:
+            return max(part.visits, part.distinct)
+        moving, computing = size.weight_bytes / bandwidth, size.flops / (PRODUCT_EFFICIENCY * peak)
+        return max(part.distinct * moving, part.visits * computing) / max(moving, computing)
 
     def _from_the_roof(self, problem: Problem, threads: int) -> Cost | None:
         """At a share of the host's measured limits; None where those are not known."""
@@ -200,3 +236,16 @@ def _tells(record: Record) -> tuple[bool, int]:
     and in a run of few tokens, where the one row of the head is much of the time, more than in one of many."""
     tokens = record.extra.get("run_tokens")
     return bool(record.extra.get("in_place")), -tokens if isinstance(tokens, int) else 0
+
+
+def _as_routed(problem: Problem, record: Record) -> Part:
+    """What experts that are visited by chance are, of those that were measured: a call of a few tokens is measured with
+    experts that no two of its tokens share, so that no cache helps. In a model the routers choose."""
+    if problem.op != "moe_experts" or record.extra.get("in_place"):
+        return Part(1.0, 1.0, 0.0)
+    experts, top_k, tokens = (problem.integer(name) for name in ("experts", "top_k", "tokens"))
+    expected = expected_experts(experts, top_k, tokens)
+    measured = record.extra.get("distinct_experts")
+    if not isinstance(measured, (int, float)) or isinstance(measured, bool) or measured <= 0:
+        measured = tokens * top_k if tokens * top_k <= experts else expected
+    return Part(1.0, expected / measured, 0.0)

@@ -73,6 +73,7 @@ def _workload(plan: Plan) -> dict[str, int | str]:
         "context": plan.context,
         "batch": plan.batch,
         "objective": wanted.objective,
+        **({"routing": plan.routing} if plan.routing else {}),
     }
 
 

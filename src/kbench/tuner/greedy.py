@@ -28,7 +28,7 @@ def _objective(problem: PlacementProblem, solution: Solution) -> float:
 
 def _climb(problem: PlacementProblem, start: int) -> Solution | None:
     """From everything on device ``start`` (or where it can be), single moves by density as long as they pay."""
-    by_devices = [{column.devices: column for column in columns} for columns in problem.types]
+    by_devices = [{column.devices: column for column in columns if not column.split} for columns in problem.types]
     chosen = [
         min(problem.types[kind], key=lambda c: (sum(d != start for d in c.devices), c.seconds))
         for kind in problem.chain

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, Problem, work
+from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, Problem, Unsupported, work
 from kbench.model import plan_arena
 
 from .column import Column
 from .cost_model import Cost, CostModel
 from .placement import PlacementProblem, Solution
 from .plan import Plan
-from .schedule import Step, makespan
-from .stage import Stage, stages
+from .schedule import Step, TransferSeconds, makespan
+from .split_layer import Split, SplitLayer, experts_unit
+from .stage import Stage, layer_of, stages
+from .visits import Visits
 
 _ELEMENT_BYTES = 4  # activations are float32, expert ids int32
 
@@ -67,6 +71,17 @@ class Layout:
                 for name in call.weights:
                     users.setdefault(name, set()).add(position)
         self._shared = {name for name, positions in users.items() if len(positions) > 1}
+        self._visits = _planned_visits(plan.visits, costs.availability.splits_experts)
+        self._split = SplitLayer(self)
+        self._shapes: dict[object, int] = {}
+        self._shape_of: dict[int, int] = {}
+        self._seconds: dict[tuple[int, Phase], list[list[float | None]]] = {}
+
+    def priced_by(self, costs: CostModel) -> Layout:
+        """The same layout at other prices."""
+        other = copy.copy(self)
+        other.costs, other._split, other._seconds = costs, SplitLayer(other), {}
+        return other
 
     def _tokens(self, phase: Phase) -> int:
         return self.plan.shapes[phase][0]
@@ -88,11 +103,22 @@ class Layout:
             result[module] = chosen[key]
         return result
 
-    def cost(self, call: OpCall, device: Device) -> Cost | None:
-        """Of one call, or None when nothing runs it there. What sequences do apart costs each of them as much."""
+    def cost(self, call: OpCall, device: Device, threads: int | None = None) -> Cost | None:
+        """Of one call, or None when nothing runs it there. What sequences do apart costs each of them as much.
+
+        ``threads``: of the CPU; None takes those that were chosen for the call's module.
+        """
         problem, times = self.plan.priced(call.problem)
-        cost = self.costs.cost(problem, device, self.threads[call.module])
+        n = self.threads[call.module] if threads is None else threads
+        if call.op == "moe_experts" and self._visits:
+            visits = self.visits_of(layer_of(call.module), call)
+            return self.costs.part(problem, device, n, visits.whole(problem.integer("tokens")))
+        cost = self.costs.cost(problem, device, n)
         return cost if cost is None or times == 1 else cost.scaled(times)
+
+    def visits_of(self, layer: str, call: OpCall) -> Visits:
+        """How the routed experts of ``layer``, whose call is given, are visited."""
+        return self._visits.get(layer) or uniform_visits(call.problem.integer("experts"), call.problem.integer("top_k"))
 
     def _weight_bytes(self, call: OpCall, device: Device) -> int:
         return self.costs.weight_bytes(call.problem, device, self.threads[call.module]) if call.weights else 0
@@ -120,7 +146,7 @@ class Layout:
                 # The two halves of kv_b are packed apart, under the same tensor's name.
                 own.add(call.weights)
                 weights += self._weight_bytes(call, device)
-        for call, of in self._calls(stage, Phase.PREFILL):
+        for call, of in self.calls_of(stage, Phase.PREFILL):
             # Absorbing reads kv_b in other forms than decompressing.
             if of == unit and call.op == "mla_decompressed":
                 weights += self._weight_bytes(call, device)
@@ -146,13 +172,20 @@ class Layout:
         )
 
     def _signature(self, stage: Stage, sizes: Sequence[Sequence[Sizes]]) -> object:
-        calls = [(call, phase) for phase in Phase for call, _ in self._calls(stage, phase)]
-        wiring = {name: number for number, name in enumerate(dict.fromkeys(n for c, _ in calls for n in c.inputs))}
-        return (
-            tuple(self._in_phase[stage.start][phase].unit_of for phase in Phase),
-            tuple((c.problem, tuple(wiring[name] for name in c.inputs), self.threads[c.module]) for c, _ in calls),
-            tuple(tuple(unit) for unit in sizes),
-        )
+        visits = self._visits.get(stage.name)
+        return self.shape_of(stage), tuple(tuple(unit) for unit in sizes), visits.key if visits else None
+
+    def shape_of(self, stage: Stage) -> int:
+        """The same number for stages that take as long on the same devices, visits to experts left aside."""
+        if stage.start not in self._shape_of:
+            calls = [call for phase in Phase for call, _ in self.calls_of(stage, phase)]
+            wiring = {name: number for number, name in enumerate(dict.fromkeys(n for c in calls for n in c.inputs))}
+            shape = (
+                tuple(self._in_phase[stage.start][phase].unit_of for phase in Phase),
+                tuple((c.problem, tuple(wiring[name] for name in c.inputs), self.threads[c.module]) for c in calls),
+            )
+            self._shape_of[stage.start] = self._shapes.setdefault(shape, len(self._shapes))
+        return self._shape_of[stage.start]
 
     def _columns(self, stage: Stage, sizes: Sequence[Sequence[Sizes]]) -> list[Column]:
         allowed = [
@@ -165,47 +198,86 @@ class Layout:
         ]
         columns = []
         for chosen in _choices(allowed, len(self.devices)):
-            n_bytes = [0] * len(self.devices)
-            shared = set()
-            for unit, d in enumerate(chosen):
-                n_bytes[d] += sizes[unit][d].weights + sizes[unit][d].kv
-                shared |= {(name, d) for name, _ in sizes[unit][d].shared}
-            seconds = tuple(
-                sum(self.times[phase] * self.stage_seconds(stage, chosen, entry, phase) for phase in Phase)
-                for entry in range(len(self.devices))
-            )
-            columns.append(Column(chosen, chosen[stage.unit_of[-1]], seconds, tuple(n_bytes), frozenset(shared)))
+            columns.append(self._column(stage, sizes, chosen, None))
+            if self.costs.availability.splits_experts:
+                ways = self._split.splits(stage, chosen, allowed)
+                columns += [self._column(stage, sizes, chosen, split) for split in ways]
         return columns
 
-    def _calls_of(self, stage: Stage, unit: int) -> list[OpCall]:
-        return [call for phase in Phase for call, of in self._calls(stage, phase) if of == unit]
+    def _column(
+        self, stage: Stage, sizes: Sequence[Sequence[Sizes]], chosen: tuple[int, ...], split: Split | None
+    ) -> Column:
+        n_bytes = [0] * len(self.devices)
+        shared = set()
+        for unit, d in enumerate(chosen):
+            n_bytes[d] += sizes[unit][d].weights + sizes[unit][d].kv
+            shared |= {(name, d) for name, _ in sizes[unit][d].shared}
+        if split is not None and (routed := experts_unit(stage)) is not None:
+            (on_gpu, gpu), here = split, chosen[routed]
+            experts = next(c for c in self._calls_of(stage, routed) if c.op == "moe_experts").problem.integer("experts")
+            # Experts of a layer are all of one size.
+            n_bytes[here] -= sizes[routed][here].weights // experts * on_gpu
+            n_bytes[gpu] += -(-sizes[routed][gpu].weights // experts) * on_gpu
+        seconds = tuple(
+            sum(self.times[phase] * self.stage_seconds(stage, chosen, entry, phase, split) for phase in Phase)
+            for entry in range(len(self.devices))
+        )
+        return Column(chosen, chosen[stage.unit_of[-1]], seconds, tuple(n_bytes), frozenset(shared), split)
 
-    def _calls(self, stage: Stage, phase: Phase) -> list[tuple[OpCall, int]]:
+    def _calls_of(self, stage: Stage, unit: int) -> list[OpCall]:
+        return [call for phase in Phase for call, of in self.calls_of(stage, phase) if of == unit]
+
+    def calls_of(self, stage: Stage, phase: Phase) -> list[tuple[OpCall, int]]:
         """The stage's calls in ``phase``, each with its unit."""
         here = self._in_phase[stage.start][phase]
         return list(zip(self.plan.calls[phase][here.start : here.stop], here.unit_of, strict=True))
 
-    def stage_seconds(self, stage: Stage, chosen: Sequence[int], entry: int, phase: Phase) -> float:
-        """Of one step of ``phase``: the schedule of the stage's calls with its units on ``chosen`` devices."""
+    def stage_seconds(
+        self, stage: Stage, chosen: Sequence[int], entry: int, phase: Phase, split: Split | None = None
+    ) -> float:
+        """Of one step of ``phase``: the schedule of the stage's calls with its units on ``chosen`` devices, and some of
+        its routed experts elsewhere where there is a ``split``."""
+        if split is not None:
+            return self._split.seconds(stage, chosen, split, entry, phase)
         steps = []
-        for call, unit in self._calls(stage, phase):
-            device = self.devices[chosen[unit]]
-            cost = self.cost(call, device)
-            assert cost is not None
-            steps.append(Step(device, cost.seconds, call.inputs, tuple(value.name for value in call.outputs)))
+        prices = self.call_seconds(stage, phase)
+        for (call, unit), by_device in zip(self.calls_of(stage, phase), prices, strict=True):
+            seconds = by_device[chosen[unit]]
+            assert seconds is not None
+            outputs = tuple(value.name for value in call.outputs)
+            steps.append(Step(self.devices[chosen[unit]], seconds, call.inputs, outputs))
         present = {stage.entry: self.devices[entry]} if stage.entry else {}
+        return makespan(steps, self.transfer_seconds(phase), present)
 
-        def transfer(value: str, src: Device, dst: Device) -> float:
-            return self.costs.transfer(self._widths[phase][value], src, dst).seconds
+    def call_seconds(self, stage: Stage, phase: Phase) -> list[list[float | None]]:
+        """Of each call of the stage on each device; None where nothing runs it."""
+        key = stage.start, phase
+        if key not in self._seconds:
+            costs = ([self.cost(call, device) for device in self.devices] for call, _ in self.calls_of(stage, phase))
+            self._seconds[key] = [[cost.seconds if cost else None for cost in of] for of in costs]
+        return self._seconds[key]
 
-        return makespan(steps, transfer, present)
+    def transfer_seconds(self, phase: Phase) -> TransferSeconds:
+        """Prices copies of the values of ``phase``; what is behind a bar tells parts of a value apart."""
+        widths = self._widths[phase]
+        return lambda value, src, dst: self.costs.transfer(widths[value.partition("|")[0]], src, dst).seconds
 
     def assignment(self, solution: Solution) -> dict[str, Placement]:
         """The placement of every module of the tree.
 
         A module with calls runs where its unit was placed. One without (a container, a shared part) goes with the
         nearest module above it that has calls, else with the first below it.
+
+        Raises:
+            Unsupported: the routed experts of a layer are split: rules name one device for a module.
         """
+        split = [s.name for s, column in zip(self.stages, solution.columns, strict=True) if column.split]
+        if split:
+            raise Unsupported(
+                f"the experts of {len(split)} layers lie on two devices each, and no rule can say that",
+                where=split[0],
+                todo="plan for an engine that moves them as one",
+            )
         placed: dict[str, Placement] = {}
         for stage, column in zip(self.stages, solution.columns, strict=True):
             for unit, chosen in zip(stage.units, column.devices, strict=True):
@@ -242,6 +314,20 @@ class Layout:
             if cost is not None:
                 return cost.implementation
         return AUTO
+
+
+@functools.cache
+def uniform_visits(experts: int, top_k: int) -> Visits:
+    return Visits.uniform(experts, top_k)
+
+
+def _planned_visits(recorded: Mapping[str, Visits], by_layer: bool) -> dict[str, Visits]:
+    """By layer. Where experts move as one it matters little which layer is visited how; with the mean of all of them,
+    layers stay alike, and are counted instead of told apart."""
+    if by_layer or not recorded:
+        return dict(recorded)
+    first, *others = recorded.values()
+    return dict.fromkeys(recorded, first.mean(others))
 
 
 def _choices(allowed: Sequence[Sequence[int]], n_devices: int) -> Iterable[tuple[int, ...]]:

@@ -20,7 +20,7 @@ feasible has found the optimum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -36,6 +36,11 @@ _MIB = float(1 << 20)
 _SCALE = 1000.0
 
 
+Types = tuple[tuple[Column, ...], ...]
+# By stage type, columns with the device that they are entered from.
+Menu = tuple[tuple[tuple[int, Column], ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementProblem:
     """Everything the solver needs, in numbers.
@@ -47,14 +52,16 @@ class PlacementProblem:
         shared_bytes: of each shared tensor.
         price: seconds a byte, by device: what a byte must save to be worth its memory.
         first: device index where the first stage's input lies.
+        menus: what of ``types`` can be optimal, by what is scarce: found once for all capacities.
     """
 
-    types: tuple[tuple[Column, ...], ...]
+    types: Types
     chain: tuple[int, ...]
     capacity: tuple[int, ...]
     shared_bytes: tuple[tuple[str, int], ...] = ()
     price: tuple[float, ...] = ()
     first: int = 0
+    menus: dict[object, tuple[Types, Menu]] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +98,12 @@ def priced(problem: PlacementProblem, seconds: float, used: Sequence[int]) -> fl
     return seconds + sum(price * n_bytes for price, n_bytes in zip(problem.price, used, strict=False))
 
 
-def solve(problem: PlacementProblem, time_limit_seconds: float = 60.0, gap: float = 0.0) -> Solution | None:
-    """The proven optimum, or one proven to be within ``gap`` of it (relative); None when nothing fits."""
-    tight: list[int] = []
+def solve(
+    problem: PlacementProblem, time_limit_seconds: float = 60.0, gap: float = 0.0, scarce: Sequence[int] = ()
+) -> Solution | None:
+    """The proven optimum, or one proven to be within ``gap`` of it (relative); None when nothing fits. ``scarce``:
+    devices whose memory is known to be too small for what would be fastest."""
+    tight = list(scarce)
     while True:
         outcome = _solve(problem, tight, time_limit_seconds, gap)
         if outcome is None:
@@ -128,10 +138,7 @@ def _solve(
     devices = range(len(problem.capacity))
     price = problem.price or (0.0,) * len(devices)
     scarce = sorted({*tight, *(d for d in devices if price[d] > 0)})
-    options = [
-        [(entry, column) for entry in devices for column in undominated(columns, scarce, entry)]
-        for columns in problem.types
-    ]
+    options = _menu(problem, tuple(scarce))
     model = _Model()
     path = [
         {(i, o): model.variable(1 if position or i == problem.first else 0) for i in devices for o in devices}
@@ -191,6 +198,18 @@ def _solve(
         left[kind][at] -= 1
         chosen.append(options[kind][at][1])
     return chosen, status, proven
+
+
+def _menu(problem: PlacementProblem, scarce: tuple[int, ...]) -> Menu:
+    key = id(problem.types), scarce
+    if key not in problem.menus:
+        devices = range(len(problem.capacity))
+        menu = tuple(
+            tuple((entry, column) for entry in devices for column in undominated(columns, scarce, entry))
+            for columns in problem.types
+        )
+        problem.menus[key] = problem.types, menu  # kept beside it, so that no other types get their id
+    return problem.menus[key][1]
 
 
 class _Model:

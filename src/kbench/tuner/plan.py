@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from kbench.core import AUTO, CPU, PLANNED, Module, OpCall, Phase, Problem, Unsupported
+from kbench.core import AUTO, CPU, PLANNED, Module, OpCall, Phase, Problem, Unsupported, UserError
 from kbench.kernels import candidates
 from kbench.model import ModelDescriptor, build_tree, lower
+from kbench.results import Routing
 
 from .proxy import proxy
 from .request import TuneRequest, Workload
-from .stage import stages
+from .stage import layer_of, stages
+from .visits import Visits
 
 # A problem as it is measured, by what, with how many threads.
 Key = tuple[Problem, str, int]
@@ -21,7 +23,8 @@ Key = tuple[Problem, str, int]
 class Plan:
     """A model lowered for its workload, everything on the CPU.
 
-    ``calls`` are cut into the same stages and units in both phases.
+    ``calls`` are cut into the same stages and units in both phases. ``visits``: how a layer's routed experts are
+    visited, by the layer's module; evenly where it is not there. ``routing``: where that was recorded, in words.
     """
 
     descriptor: ModelDescriptor
@@ -31,6 +34,8 @@ class Plan:
     kv: str
     calls: dict[Phase, tuple[OpCall, ...]]
     batch: int = 1
+    visits: Mapping[str, Visits] = field(default_factory=dict)
+    routing: str = ""
 
     @property
     def shapes(self) -> dict[Phase, tuple[int, int]]:
@@ -59,11 +64,14 @@ def _shapes(work: Workload, batch: int) -> dict[Phase, tuple[int, int]]:
     return {Phase.DECODE: (batch, context), Phase.PREFILL: (work.chunk, work.prefill_context)}
 
 
-def make_plan(descriptor: ModelDescriptor, request: TuneRequest, work: Workload) -> Plan:
+def make_plan(
+    descriptor: ModelDescriptor, request: TuneRequest, work: Workload, routing: Routing | None = None
+) -> Plan:
     """Lowers ``descriptor`` for decoding one token and for one prefill step of the workload.
 
     Raises:
         Unsupported: the two phases are not made of the same stages and units.
+        UserError: ``routing`` is of a model with other layers or experts.
     """
     calls = {
         phase: lower(descriptor, {}, phase, tokens, context, kv=request.kv, resolve=lambda problem, device: AUTO)
@@ -73,7 +81,25 @@ def make_plan(descriptor: ModelDescriptor, request: TuneRequest, work: Workload)
     kinds = [[(stage.name, [u.kind for u in stage.units]) for stage in stages(calls[phase])] for phase in Phase]
     if any(other != kinds[0] for other in kinds):
         raise Unsupported("prefill and decode are cut into different stages", where=descriptor.name)
-    return Plan(descriptor, build_tree(descriptor), work, request.context, request.kv, calls, request.batch)
+    visits = _visits(routing, calls[Phase.DECODE], descriptor) if routing is not None else {}
+    name = routing.key if routing is not None else ""
+    tree = build_tree(descriptor)
+    return Plan(descriptor, tree, work, request.context, request.kv, calls, request.batch, visits, name)
+
+
+def _visits(routing: Routing, calls: Iterable[OpCall], descriptor: ModelDescriptor) -> dict[str, Visits]:
+    routed = {layer_of(call.module): call.problem for call in calls if call.op == "moe_experts"}
+    numbers = {int(name.rpartition(".")[2]): name for name in routed}
+    found = f"{len(routing.visits)} layers of {routing.experts} experts, {routing.top_k} a token"
+    shape = {(p.integer("experts"), p.integer("top_k")) for p in routed.values()}
+    if shape != {(routing.experts, routing.top_k)} or set(numbers) != set(routing.visits):
+        experts, top_k = next(iter(shape), (0, 0))
+        raise UserError(
+            f"visits to {found}, of {routing.model}",
+            where="--routing",
+            accepted=f"{descriptor.name} has {len(numbers)} layers of {experts} experts, {top_k} a token",
+        )
+    return {name: Visits(routing.top_k, routing.visits[number]) for number, name in numbers.items()}
 
 
 def implementations_of(problem: Problem) -> list[str]:

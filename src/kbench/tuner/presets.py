@@ -33,7 +33,7 @@ def presets(layout: Layout, problem: PlacementProblem, gpu: int = 1) -> dict[str
         gpu: index of the device that is filled; everything else is on device 0.
     """
     found = {}
-    columns = [{column.devices: column for column in kind} for kind in problem.types]
+    columns = [{column.devices: column for column in kind if not column.split} for kind in problem.types]
     for name, steps in _kinds(layout):
         best = None
         for wanted in steps:  # each wants more than the one before

@@ -9,7 +9,6 @@ from typing import Any
 
 from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, work
 
-from .availability import unavailable
 from .cost_model import MODELLED, Cost
 from .layout import Layout
 from .price import PhasePrice
@@ -85,7 +84,7 @@ def _alternatives(call: OpCall, layout: Layout) -> list[dict[str, Any]]:
             continue
         cost = layout.cost(call, device)
         if cost is None:
-            reason = unavailable(call.op, device) or "nothing runs it there"
+            reason = layout.costs.availability.why_not(call.op, device) or "nothing runs it there"
             rows.append({"device": str(device), "seconds": None, "reason": reason})
         else:
             rows.append({"device": str(device), "seconds": cost.seconds, "source": cost.source})
@@ -94,9 +93,8 @@ def _alternatives(call: OpCall, layout: Layout) -> list[dict[str, Any]]:
 
 def _by_threads(call: OpCall, layout: Layout) -> dict[str, float]:
     """Seconds on the CPU by thread count, wherever the call was placed."""
-    problem, times = layout.plan.priced(call.problem)
-    costs = {n: layout.costs.cost(problem, CPU, n) for n in layout.costs.threads}
-    return {str(n): times * cost.seconds for n, cost in costs.items() if cost is not None}
+    costs = {n: layout.cost(call, CPU, n) for n in layout.costs.threads}
+    return {str(n): cost.seconds for n, cost in costs.items() if cost is not None}
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:

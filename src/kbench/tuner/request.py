@@ -64,6 +64,7 @@ class TuneRequest:
         prompt_tokens, gen_tokens: the workload whose time is minimised; None: a default that fits ``context``.
         threads: pins the CPU thread count; None searches.
         chunk: tokens of one prefill step.
+        routing: a histogram of visits to experts, as `kbench bench --routing` records it; None: visited evenly.
         output: where the rules go; None: ``kbench-rules/<model>.yaml``.
         prove: run a real model under the rules.
         remeasure: measure again what the store has.
@@ -83,6 +84,7 @@ class TuneRequest:
     threads: int | None = None
     chunk: int = DEFAULT_CHUNK
     kv: str = "f16"
+    routing: Path | None = None
     output: Path | None = None
     prove: bool = True
     remeasure: bool = False
@@ -91,24 +93,26 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tokens read and written by one request, in prefill steps of ``chunk`` tokens."""
+    """Tokens read and written by each of ``sequences`` requests: prompts one after another, in steps of ``chunk``
+    tokens; answers all at once."""
 
     prompt_tokens: int
     gen_tokens: int
     chunk: int
     objective: str = "workload"
+    sequences: int = 1
 
     @property
     def times(self) -> dict[Phase, float]:
         """What a step of each phase counts in what is minimised; what does not count breaks ties."""
-        prefill, decode = self.n_chunks, float(self.gen_tokens)
+        prefill, decode = self.sequences * self.n_chunks, float(self.gen_tokens)
         if self.objective in ("prefill", "ttft"):
             decode = 1.0 if self.objective == "ttft" else _TIE * decode
         return {Phase.PREFILL: _TIE * prefill if self.objective == "decode" else prefill, Phase.DECODE: decode}
 
     @property
     def n_chunks(self) -> float:
-        """Prefill steps; a last one that is partly filled counts for the part."""
+        """Prefill steps of one prompt; a last one that is partly filled counts for the part."""
         return self.prompt_tokens / self.chunk
 
     @property
@@ -154,4 +158,4 @@ def workload(request: TuneRequest) -> Workload:
             where="workload",
             todo=f"use --context {prompt + gen} or more",
         )
-    return Workload(prompt, gen, min(request.chunk, prompt), request.objective)
+    return Workload(prompt, gen, min(request.chunk, prompt), request.objective, request.batch)

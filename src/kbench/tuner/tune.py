@@ -11,7 +11,7 @@ from pathlib import Path
 from kbench.core import CPU, CheckBroken, Device, Phase, Placement, UserError
 from kbench.measure import Guard, Host, host
 from kbench.model import load_descriptor
-from kbench.results import Record, Store, tune_result_path, write_tune_result
+from kbench.results import Record, Store, read_routing, tune_result_path, write_tune_result
 from kbench.rules import assign, emit, load_rules, write_rules
 from kbench.suites import Cell, run_cells
 
@@ -159,7 +159,8 @@ def place(
 def plan_of(request: TuneRequest) -> Plan:
     """The model and the workload of ``request``, lowered."""
     wanted = workload(request)
-    return make_plan(load_descriptor(request.model, request.quant)[0], request, wanted)
+    routing = read_routing(request.routing) if request.routing is not None else None
+    return make_plan(load_descriptor(request.model, request.quant)[0], request, wanted, routing)
 
 
 def _ops(plan: Plan) -> set[str]:

@@ -45,7 +45,7 @@ def vram_curve(problem: PlacementProblem, gpu: int, total_bytes: int) -> list[Po
     for size in sizes:
         # What is best with more memory and fits in less is best there too.
         if last is None or last.used_bytes[gpu] > max(0, size - overhead):
-            last = _solve(problem, gpu, size - overhead)
+            last = _solve(problem, gpu, size - overhead, (gpu,))
         found.append(Point(size, last))
     points: list[Point] = []
     for point in reversed(found):
@@ -55,9 +55,9 @@ def vram_curve(problem: PlacementProblem, gpu: int, total_bytes: int) -> list[Po
     return points
 
 
-def _solve(problem: PlacementProblem, gpu: int, capacity: int) -> Solution | None:
+def _solve(problem: PlacementProblem, gpu: int, capacity: int, scarce: Sequence[int] = ()) -> Solution | None:
     capacities = (*problem.capacity[:gpu], max(0, capacity), *problem.capacity[gpu + 1 :])
-    return solve(replace(problem, capacity=capacities), _MAX_SECONDS, GAP)
+    return solve(replace(problem, capacity=capacities), _MAX_SECONDS, GAP, scarce)
 
 
 def phase_seconds(layout: Layout, solution: Solution, first: int = 0) -> dict[Phase, float]:
@@ -70,7 +70,7 @@ def phase_seconds(layout: Layout, solution: Solution, first: int = 0) -> dict[Ph
             # Stages that share their columns cost the same; the tuple object is shared by all of a type.
             key = (id(column), at, phase)
             if key not in known:
-                known[key] = layout.stage_seconds(stage, column.devices, at, phase)
+                known[key] = layout.stage_seconds(stage, column.devices, at, phase, column.split)
             totals[phase] += known[key]
         at = column.exit
     return totals
