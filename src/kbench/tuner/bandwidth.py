@@ -25,6 +25,9 @@ class WithBandwidth(CostModel):
     def part(self, problem: Problem, device: Device, threads: int, part: Part) -> Cost | None:
         return self._faster(self._slower.part(problem, device, threads, part), problem, device, threads, part.distinct)
 
+    def adjusted(self, cost: Cost, problem: Problem, device: Device) -> Cost:
+        return self._faster(cost, problem, device, cost.threads or self.threads[-1], 1.0) or cost
+
     def _faster(self, cost: Cost | None, problem: Problem, device: Device, threads: int, share: float) -> Cost | None:
         """``cost`` of a call that reads ``share`` of the bytes of ``problem``."""
         if cost is None or device != CPU:

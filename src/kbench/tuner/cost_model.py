@@ -153,7 +153,7 @@ class CostModel:
             record = self._table[small, name, threads]
             low, middle, high = quartiles(record.samples)
             cost = Cost(middle, low, high, MEASURED, name, threads, record.key)
-            cost = cost.scaled(scale * self._share(small, threads, _as_routed(small, record)))
+            cost = cost.scaled(scale * self.share(small, threads, _as_routed(small, record)))
             # What a call in a model finds in a cache, it finds there in the engine too.
             in_place = record.extra.get("in_place")
             found.append(cost if in_place else cost.at_least(self.roof.seconds(problem, threads)))
@@ -165,7 +165,7 @@ class CostModel:
         """The cheapest way to run a part of the routed experts of ``problem``; errors as for ``cost``."""
         whole = self.cost(problem, device, threads)
         if whole is None or device == CPU:
-            return whole and whole.scaled(self._share(problem, threads, part))
+            return whole and whole.scaled(self.share(problem, threads, part))
         size = work(problem)
         share = replace(
             size,
@@ -175,7 +175,7 @@ class CostModel:
         )
         return whole.scaled(self.profiles[device].seconds(share) / self.profiles[device].seconds(size))
 
-    def _share(self, problem: Problem, threads: int, part: Part) -> float:
+    def share(self, problem: Problem, threads: int, part: Part) -> float:
         """Of the CPU's time for the routed experts of ``problem``, what a part takes: reading goes with the distinct
         experts, arithmetic with the visits, and the longer of the two is what a call takes."""
         if part.visits == part.distinct:
@@ -186,6 +186,10 @@ class CostModel:
             return max(part.visits, part.distinct)
         moving, computing = size.weight_bytes / bandwidth, size.flops / (PRODUCT_EFFICIENCY * peak)
         return max(part.distinct * moving, part.visits * computing) / max(moving, computing)
+
+    def adjusted(self, cost: Cost, problem: Problem, device: Device) -> Cost:
+        """A price of ``problem`` from elsewhere, as it is under the conditions of this model: what it was."""
+        return cost
 
     def _from_the_roof(self, problem: Problem, threads: int) -> Cost | None:
         """At a share of the host's measured limits; None where those are not known."""

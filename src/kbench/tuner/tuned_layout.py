@@ -11,6 +11,7 @@ from .choice import Choice
 from .cost_model import Cost, CostModel
 from .layout import Layout
 from .plan import Plan
+from .stage import layer_of
 
 
 class TunedLayout(Layout):
@@ -34,11 +35,15 @@ class TunedLayout(Layout):
         }
         super().__init__(plan, costs, devices, times)
 
-    def cost(self, call: OpCall, device: Device) -> Cost | None:
+    def cost(self, call: OpCall, device: Device, threads: int | None = None) -> Cost | None:
         problem, times = self.plan.priced(call.problem)
-        chosen = self._costs.get((call.module, problem)) if device == CPU else None
+        chosen = self._costs.get((call.module, problem)) if device == CPU and threads is None else None
         if chosen is None:
-            return super().cost(call, device)
+            return super().cost(call, device, threads)
+        chosen = self.costs.adjusted(chosen, problem, device)
+        if call.op == "moe_experts" and self._visits:
+            whole = self.visits_of(layer_of(call.module), call).whole(problem.integer("tokens"))
+            chosen = chosen.scaled(self.costs.share(problem, chosen.threads or 1, whole))
         return chosen if times == 1 else chosen.scaled(times)
 
     def _placement(self, module: str, device: Device) -> Placement:
