@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import statistics
 from pathlib import Path
 
 import optuna
 import pytest
-from recorded_space import RecordedSpace
+from recorded_space import NAMES, RecordedSpace
 
 from kbench.core import InvalidEnvironment, Problem, UserError
 from kbench.results import Record
@@ -18,6 +20,7 @@ from kbench.tuner.search_space import SearchSpace
 from kbench.tuner.study import Studies, open_studies
 
 LINEAR = Problem.make("linear", quant="Q4_K", n=512, k=1024, tokens=64)
+SEEDS = range(20)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -67,6 +70,30 @@ def run(space: CellSpace, bench: Bench, studies: Studies | None = None, known: l
 def in_memory() -> Studies:
     """What outlives a search here: an SQLite file in test_killed_tune.py, a database in test_fleet.py."""
     return Studies(optuna.storages.InMemoryStorage(), True, "host")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_space_is_solved_with_a_quarter_of_its_measurements(name: str) -> None:
+    """Within 2 % of the best of all settings, whatever the seed; the default alone, or chance, is not."""
+    worst = 1.0
+    for seed in SEEDS:
+        recorded = RecordedSpace.read(name)
+        with open_studies(None, "host") as studies:
+            found = search(recorded.space, studies.of(recorded.space, "v1"), recorded.measure, [], seed=seed)
+        assert len(recorded.asked) <= 0.25 * len(recorded.seconds)
+        worst = max(worst, found.seconds[found.best] / recorded.best_seconds)
+    assert worst <= 1.02, f"{name}: {worst:.3f} of the best"
+
+
+def test_chance_does_not_solve_the_recorded_spaces() -> None:
+    """That the test above can fail: as many settings drawn at random miss some space by more than 2 %."""
+    misses = []
+    for name in NAMES:
+        recorded = RecordedSpace.read(name)
+        n = min(limit_of(recorded.space), int(0.25 * len(recorded.seconds)))
+        draws = [min(random.Random(seed).sample(sorted(recorded.seconds.values()), n)) for seed in SEEDS]
+        misses.append(statistics.mean(draw > 1.02 * recorded.best_seconds for draw in draws))
+    assert max(misses) > 0.3, misses
 
 
 def test_a_cliff_and_an_interaction_are_found() -> None:
