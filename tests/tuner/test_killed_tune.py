@@ -29,7 +29,7 @@ from kbench.tuner.tune import plan_of
 
 tune_module = importlib.import_module("kbench.tuner.tune")
 
-_KILLS = 8
+_KILLS = 4
 
 
 def made_up_seconds(cell: Cell) -> float:
@@ -58,7 +58,7 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneRequest:
     monkeypatch.setattr(runner_module._Bench, "_measured", _measured)
     monkeypatch.setattr(tune_module, "measured_roof", lambda store, threads, again=False: Roof())
     monkeypatch.setattr(tune_module, "rehearse", lambda *args, **options: [])
-    monkeypatch.setattr(search_module, "_MOST", 14)  # some seconds
+    monkeypatch.setattr(search_module, "_MOST", 10)  # some seconds
     synthesize(make_tiny("qwen3moe", "Q8_0"), tmp_path / "moe.gguf")
     sizes: dict[str, Any] = {"context": 128, "prompt_tokens": 64, "gen_tokens": 16, "vram_bytes": 0}
     return TuneRequest(model=str(tmp_path / "moe.gguf"), prove=False, search=SearchRequest(), **sizes)
@@ -99,7 +99,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_rules_and_repeats_nothing(
             os.kill(child.pid, signal.SIGKILL)
             killed += 1
         child.join()
-    assert killed > 1
+    assert killed > 0
     _tune(request_, tmp_path / "killed")
 
     assert _assignment(request_) == expected

@@ -28,7 +28,7 @@ from .study import give_up
 _SHARE, _LEAST, _MOST = 0.25, 9, 64
 
 # The search is over when so many measurements in a row gained less than this.
-_PATIENCE, _GAIN = 16, 0.01
+_PATIENCE, _GAIN = 32, 0.01
 
 # A setting is not sampled further when it is surely slower than the best by this much.
 _HOPELESS = 1.05
