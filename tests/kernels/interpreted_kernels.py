@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # a script of its own finds 
 from tiny_models import make_tiny
 
 # tokens, rows, columns: each kind of tile, rows that fill none.
-SHAPES = ((1, 70, 512), (3, 33, 256), (17, 65, 768))
+SHAPES = ((1, 40, 512), (3, 33, 256), (17, 40, 512))
 # Columns that fill no chunk, one row alone, every count of rows that few_rows adds up, and tiles that are cut.
-ODD = ((1, 1, 1408), (2, 33, 1408), (4, 16, 1408), (5, 17, 1408))
+ODD = ((1, 1, 1408), (2, 33, 384), (4, 16, 384), (5, 17, 1408))
 # By bits and kind of scale: 4 and float16, 4 and nested, 6, 8.
 CUT = ("Q4_0", "Q4_K", "Q6_K", "Q8_0")
 
