@@ -8,9 +8,10 @@ A row is a file, a thread count, a depth (tokens that are cached before) and a p
 predicts: the model is lowered, its calls are timed on random weights, and the times are added up by the same code. It
 is measured by the engine on the real file: a prefill step of 256 tokens, and 16 decoded tokens.
 
-Predicted and measured take turns, cells then engine, engine then cells, so that a machine that drifts hits both; a row
-is the median over those rounds of the ratio predicted / measured. Rows are stored as they are finished, and what this
-commit has stored is not measured again: interrupted, run it once more.
+Predicted and measured take turns row by row, within a second or two of each other and in changing order, so that a
+machine that drifts hits both; only calls that are too big to be run in place are timed once a round. A row is the
+median over rounds of the ratio predicted / measured. Rows are stored as they are finished, and what this commit has
+stored is not measured again: interrupted, run it once more.
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ class Row:
         )
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What is measured once a round."""
+
+    records: list[Record]
+    roof: Any
+
+
 class Depths:
     """The engine at several depths: a session for each, over one copy of the weights."""
 
@@ -120,14 +129,12 @@ class Depths:
         return median(rates)
 
 
-def predicted(steps: Steps, threads: int, store: Store) -> list[tuple[float, float, float]]:
-    """Tokens per second of each step with its interval, slower end first, from what is measured now."""
-    roof = measured_roof(store, (threads,), again=True)
-    costs = CostModel(steps.records(threads), threads=(threads,), roof=roof)
-    return [
-        (step.tokens / price.seconds, step.tokens / price.high, step.tokens / price.low)
-        for step, price in zip(steps.steps, steps.prices(costs, threads), strict=True)
-    ]
+def predicted(steps: Steps, step: ModelStep, threads: int, others: Costs) -> tuple[float, float, float]:
+    """Tokens per second of ``step`` with its interval, slower end first, from what is measured now; ``others``: what is
+    not timed in place."""
+    costs = CostModel([*others.records, *steps.in_place(step, threads)], threads=(threads,), roof=others.roof)
+    price = steps.price(step, costs, threads)
+    return step.tokens / price.seconds, step.tokens / price.high, step.tokens / price.low
 
 
 def visit(path: Path, rows: Sequence[Row], store: Store, rounds: int) -> None:
@@ -140,13 +147,14 @@ def visit(path: Path, rows: Sequence[Row], store: Store, rounds: int) -> None:
         depths = Depths(path, threads, descriptor.vocab, weights)
         weights = depths.weights
         for number in range(rounds):
-            if number % 2:
-                rates = [depths.rate(row) for row in mine]
-                prices = predicted(steps, threads, store)
-            else:
-                prices = predicted(steps, threads, store)
-                rates = [depths.rate(row) for row in mine]
-            for row, price, rate in zip(mine, prices, rates, strict=True):
+            others = Costs(steps.cells(threads), measured_roof(store, (threads,), again=True))
+            for index, row in enumerate(mine):
+                if (number + index) % 2:
+                    rate = depths.rate(row)
+                    price = predicted(steps, row.step, threads, others)
+                else:
+                    price = predicted(steps, row.step, threads, others)
+                    rate = depths.rate(row)
                 row.rounds.append((*price, rate))
         records = [row.record() for row in mine]
         store.append(records, suite="accuracy")
@@ -172,7 +180,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="SmolLM2 only, and no document")
     parser.add_argument("--file", action="append", help="only this file of the folder; may be repeated, no document")
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, host().usable_cpus}))
-    parser.add_argument("--rounds", type=int, help="[2; with --quick 1]")
+    parser.add_argument("--rounds", type=int, help="[4; of the large files 2]")
     parser.add_argument("--minutes", type=float, default=20, help="no further file is begun after them")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -187,7 +195,7 @@ def main() -> None:
             todo = [row for row in unfinished(rows, store) if row.file == file]
             if todo and time.monotonic() - begin < 60 * options.minutes:
                 print(f"{file}: {len(todo)} rows", flush=True)
-                visit(path, todo, store, options.rounds or (1 if options.quick else 2))
+                visit(path, todo, store, options.rounds or (2 if file in LARGE else 4))
         keys = {replace(row, rounds=[(1, 1, 1, 1)]).record().key for row in rows}
         records = [r for r in newest(store.find(op=OP, host_id=host().host_id)) if r.key in keys]
     except KbenchError as error:

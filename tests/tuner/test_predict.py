@@ -20,7 +20,8 @@ def test_a_step_is_the_sum_of_its_calls() -> None:
     ]
     problems = {call.problem for of in calls for call in of}
     costs = CostModel([record_of(proxy(problem)[0], "cpu.avx2", 2) for problem in problems], threads=(2,))
-    prices = Steps(MODEL, STEPS, 4096).prices(costs, 2)
+    steps = Steps(MODEL, STEPS, 4096)
+    prices = [steps.price(step, costs, 2) for step in STEPS]
     for price, mine in zip(prices, calls, strict=True):
         seconds = sum(seconds_of(proxy(call.problem)[0], 2) * proxy(call.problem)[1] for call in mine)
         assert price.seconds == pytest.approx(seconds)
@@ -32,4 +33,4 @@ def test_a_step_is_the_sum_of_its_calls() -> None:
 
 def test_what_was_not_measured_is_named() -> None:
     with pytest.raises(UserError, match="no price for embedding"):
-        Steps(MODEL, STEPS[:1], 4096).prices(CostModel([], threads=(2,)), 2)
+        Steps(MODEL, STEPS[:1], 4096).price(STEPS[0], CostModel([], threads=(2,)), 2)

@@ -7,10 +7,9 @@ measurements and the same prices, so that predictions can be held against runs a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kbench.core import AUTO, CPU, OpCall, Phase, Problem, UserError
-from kbench.measure import median
 from kbench.model import ModelDescriptor, lower
 from kbench.results import Record
 from kbench.suites import Cell, Row, run_cells
@@ -44,29 +43,31 @@ class Steps:
         }
         self._rows: dict[tuple[Phase, int], Row | None] = {}
 
-    def records(self, threads: int) -> list[Record]:
-        """What ``prices`` needs, measured now and not checked: in place what runs so, the rest cell by cell."""
-        pooled: dict[tuple[str, int], Record] = {}
+    def in_place(self, step: ModelStep, threads: int) -> list[Record]:
+        """Records of those calls of ``step`` that are timed in place, measured now and not checked."""
+        row = self._row(step)
+        return row.records(threads, step.context) if row else []
+
+    def cells(self, threads: int) -> list[Record]:
+        """Records of all other calls of all steps, one by one, measured now and not checked."""
+        known: set[Problem] = set()
         for step in self.steps:
-            kind = (step.phase, step.tokens)
-            if kind not in self._rows:
-                like = next(filter(None, self._rows.values()), None)
-                chain = rehearsed(self._calls[step], _best)
-                self._rows[kind] = Row(chain, step.tokens, self._capacity, like) if chain else None
-            row = self._rows[kind]
-            for record in row.records(threads, step.context) if row else ():
-                # All but attention runs at every depth.
-                case = (record.key, step.tokens)
-                samples = (*pooled[case].samples, *record.samples) if case in pooled else record.samples
-                pooled[case] = replace(record, samples=samples, median=median(samples))
-        found = list(pooled.values())
-        known = {record.core_problem() for record in found}
+            row = self._row(step)
+            known.update(row.problems(step.context) if row else ())
         problems = dict.fromkeys(call.problem for calls in self._calls.values() for call in calls)
         keys = cells_of((problem for problem in problems if problem not in known), (threads,))
-        return [*found, *run_cells([Cell(*key) for key in keys], None, verify=False, fresh=False)]
+        return list(run_cells([Cell(*key) for key in keys], None, verify=False, fresh=False))
 
-    def prices(self, costs: CostModel, threads: int) -> list[PhasePrice]:
-        """Of each step with ``threads`` threads.
+    def _row(self, step: ModelStep) -> Row | None:
+        kind = (step.phase, step.tokens)
+        if kind not in self._rows:
+            like = next(filter(None, self._rows.values()), None)
+            chain = rehearsed(self._calls[step], _best)
+            self._rows[kind] = Row(chain, step.tokens, self._capacity, like) if chain else None
+        return self._rows[kind]
+
+    def price(self, step: ModelStep, costs: CostModel, threads: int) -> PhasePrice:
+        """Of ``step`` with ``threads`` threads.
 
         Raises:
             UserError: a call that ``costs`` have no price for.
@@ -78,7 +79,7 @@ class Steps:
                 raise UserError(f"no price for {call.problem.key}", where=call.module, todo="measure its cell")
             return found
 
-        return [price_calls(self._calls[step], cost) for step in self.steps]
+        return price_calls(self._calls[step], cost)
 
 
 def _best(problem: Problem) -> str | None:
