@@ -30,7 +30,7 @@ from accuracy_table import OP, newest, print_table, summary, write_document
 
 from kbench.core import KbenchError, Phase, UserError
 from kbench.engine import DEFAULT_CHUNK, load_model
-from kbench.measure import host, median
+from kbench.measure import RelativeNoise, host, median
 from kbench.model import describe_gguf, open_gguf
 from kbench.results import Record, Store, current_commit
 from kbench.tuner import CostModel, ModelStep, Steps, measured_roof
@@ -43,8 +43,10 @@ DEPTHS = (0, 512, 2048)
 # What a session holds by default: the cache has this many slots however few are filled.
 CONTEXT = 4096
 GENERATED = 16
-# A row is run again and again for so long, and its median taken.
-SECONDS = 0.5
+# A row is run again and again for so long, and its median taken: short turns, and more of them, since neighbours of a
+# virtual machine come and go within seconds.
+SECONDS = 0.25
+STOPPING = RelativeNoise(0.02, min_samples=6, max_samples=30, max_seconds=SECONDS)
 
 # Rates in tokens/s: predicted with its interval, and measured.
 Rates = tuple[float, float, float, float]
@@ -132,7 +134,7 @@ class Depths:
 def predicted(steps: Steps, step: ModelStep, threads: int, others: Costs) -> tuple[float, float, float]:
     """Tokens per second of ``step`` with its interval, slower end first, from what is measured now; ``others``: what is
     not timed in place."""
-    costs = CostModel([*others.records, *steps.in_place(step, threads)], threads=(threads,), roof=others.roof)
+    costs = CostModel([*others.records, *steps.in_place(step, threads, STOPPING)], threads=(threads,), roof=others.roof)
     price = steps.price(step, costs, threads)
     return step.tokens / price.seconds, step.tokens / price.high, step.tokens / price.low
 
@@ -180,7 +182,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="SmolLM2 only, and no document")
     parser.add_argument("--file", action="append", help="only this file of the folder; may be repeated, no document")
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, host().usable_cpus}))
-    parser.add_argument("--rounds", type=int, help="[4; of the large files 2]")
+    parser.add_argument("--rounds", type=int, help="[8; of the large files 3]")
     parser.add_argument("--minutes", type=float, default=20, help="no further file is begun after them")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -195,7 +197,7 @@ def main() -> None:
             todo = [row for row in unfinished(rows, store) if row.file == file]
             if todo and time.monotonic() - begin < 60 * options.minutes:
                 print(f"{file}: {len(todo)} rows", flush=True)
-                visit(path, todo, store, options.rounds or (2 if file in LARGE else 4))
+                visit(path, todo, store, options.rounds or (3 if file in LARGE else 8))
         keys = {replace(row, rounds=[(1, 1, 1, 1)]).record().key for row in rows}
         records = [r for r in newest(store.find(op=OP, host_id=host().host_id)) if r.key in keys]
     except KbenchError as error:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbench.core import AUTO, CPU, OpCall, Phase, Problem, UserError
+from kbench.measure import StoppingRule
 from kbench.model import ModelDescriptor, lower
 from kbench.results import Record
 from kbench.suites import Cell, Row, run_cells
@@ -43,10 +44,10 @@ class Steps:
         }
         self._rows: dict[tuple[Phase, int], Row | None] = {}
 
-    def in_place(self, step: ModelStep, threads: int) -> list[Record]:
+    def in_place(self, step: ModelStep, threads: int, stopping: StoppingRule | None = None) -> list[Record]:
         """Records of those calls of ``step`` that are timed in place, measured now and not checked."""
         row = self._row(step)
-        return row.records(threads, step.context) if row else []
+        return row.records(threads, step.context, stopping) if row else []
 
     def cells(self, threads: int) -> list[Record]:
         """Records of all other calls of all steps, one by one, measured now and not checked."""
