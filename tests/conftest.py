@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no failure: neither an example's time nor that of making it is judged.
+settings.register_profile("kbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kbench")
 
 # The project's own plugin, also where the project is only on the path; and pytest's fixture for testing plugins.
 pytest_plugins = ("pytester", "kbench.pytest_plugin")
