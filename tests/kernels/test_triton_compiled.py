@@ -10,7 +10,6 @@ import os
 import pytest
 
 from kbench.kernels.triton.compiled import SHARED_BYTES, compile_product
-from kbench.kernels.triton.planes import PLANE_FORMATS
 from kbench.kernels.triton.tile import KEPT_TILES, Tile, default_tile
 
 pytestmark = pytest.mark.skipif(
@@ -36,5 +35,5 @@ def test_machine_code(quant: str, capability: int, tile: Tile) -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 16, 17, 100, 512])
 def test_kept_tiles_are_the_ones_that_run(m: int) -> None:
-    tile = default_tile(PLANE_FORMATS["Q4_K"], m, 5120, 5120, 32)
+    tile = default_tile(m, 5120, 5120, 32)
     assert dataclasses.replace(tile, parts=1) in KEPT_TILES

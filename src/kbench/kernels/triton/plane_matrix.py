@@ -95,7 +95,7 @@ def plane_matrix(raw: Bytes, quant_name: str, k: int, place: str) -> PlaneMatrix
     step_sizes = np.abs(found.scale.astype(np.float32)).max(initial=0)
     if found.super_scale is not None:
         step_sizes = step_sizes * np.abs(found.super_scale).max(initial=0)
-    # At most: of a zero in the middle half of the codes' range, otherwise all of it.
+    # A bound: a type that subtracts a zero reaches half of it.
     largest = float(step_sizes) * max(map(abs, fmt.table or (2**fmt.bits - 1,)))
     unit = 2.0 ** -np.ceil(np.log2(largest)) if largest > 0 and np.isfinite(largest) else 1.0
     scale = halves(found.scale)
@@ -121,7 +121,7 @@ def table_words(values: tuple[int, ...]) -> tuple[int, ...]:
 def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None) -> torch.Tensor:
     """``x [m, k] float32 @ weights.T``: float32 ``[m, n]``.
 
-    Up to ``Tile.few`` rows in float32 throughout; beyond, activations and weights are rounded to float16 once each, and
+    Up to ``FEW_ROWS`` rows in float32 throughout; beyond, activations and weights are rounded to float16 once each, and
     added up in float32. Rows of activations are brought into float16's range by powers of two.
     """
     import torch
@@ -129,7 +129,7 @@ def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None) -> 
     from . import plane_kernels  # triton compiles for a GPU, or interprets
 
     m = len(x)
-    tile = tile or default_tile(matrix.format, m, matrix.n, matrix.columns, matrix.width)
+    tile = tile or default_tile(m, matrix.n, matrix.columns, matrix.width)
     chunks = matrix.columns // (NIBBLES * matrix.width)
     parts = min(tile.parts, chunks)
     chunks_per_part = -(-chunks // parts)
@@ -160,4 +160,5 @@ def row_scale(x: torch.Tensor) -> torch.Tensor:
     import torch
 
     _, exponent = torch.frexp(x.abs().amax(dim=1))
-    return torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
+    # 2^128 is no float32; half of it brings any row below 2, too.
+    return torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent.clamp(max=127))

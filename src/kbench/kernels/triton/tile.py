@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .planes import NIBBLES, PlaneFormat
+from .planes import NIBBLES
 
 # Rows up to which lanes multiply in float32: tensor cores take 16 rows at a time, and waste the others.
 FEW_ROWS = 4
@@ -25,7 +25,7 @@ class Tile:
     tensor_cores: bool = False
 
 
-def default_tile(fmt: PlaneFormat, m: int, n: int, columns: int, width: int) -> Tile:
+def default_tile(m: int, n: int, columns: int, width: int) -> Tile:
     """A tile that fits any chip, for ``m`` rows of activations: enough programs to keep a large GPU busy."""
     few = m <= FEW_ROWS
     block_m = 1 << (m - 1).bit_length() if few else max(16, min(64, 1 << (m - 1).bit_length()))
