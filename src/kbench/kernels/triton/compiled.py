@@ -13,6 +13,7 @@ from typing import Any
 
 from kbench.core import InvalidEnvironment
 
+from .plane_matrix import kernel_constants
 from .planes import PLANE_FORMATS, chunk_width
 from .tile import Tile
 
@@ -61,17 +62,12 @@ def compile_product(quant_name: str, tile: Tile, capability: int, k: int = 5120)
     """
     triton, backends = _triton()
     from . import plane_kernels
-    from .plane_matrix import table_words
 
     fmt = PLANE_FORMATS[quant_name]
     function = plane_kernels.many_rows if tile.tensor_cores else plane_kernels.few_rows
-    float32_scales = quant_name == "MXFP4"
-    constants: dict[str, Any] = {
-        "BITS": fmt.bits, "GROUP": fmt.group, "WIDTH": chunk_width(fmt, k), "ZERO": fmt.zero, "MINIMUM": fmt.minimum,
-        "NESTED": fmt.nested, "TABLED": bool(fmt.table), "TABLE": table_words(fmt.table),
-        "SCALE_BITS": 8 if fmt.nested else 32 if float32_scales else 16, "SIGNED": fmt.nested and not fmt.minimum,
-        "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
-    }  # fmt: skip
+    # MXFP4's powers of two are float16 numbers too, but for the largest and smallest: the wider case.
+    scale_bits = 8 if fmt.nested else 32 if quant_name == "MXFP4" else 16
+    constants = kernel_constants(fmt, chunk_width(fmt, k), scale_bits, tile)
     pointers = {
         "x": "*fp16" if tile.tensor_cores else "*fp32", "x_scale": "*fp32", "words": "*i8" if fmt.bits == 8 else "*i32",
         "high": {5: "*u8", 6: "*i16"}.get(fmt.bits, "*i32"), "scale": "*i32", "minimum": "*i32",

@@ -80,6 +80,51 @@ def _step(
 
 
 @triton.jit
+def _chunk(
+    words, high, super_scale, super_minimum, row_chunk, run, here, unit,
+    BITS: tl.constexpr, WIDTH: tl.constexpr, MINIMUM: tl.constexpr, NESTED: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """What all runs of a chunk share: its words, the bits beside them, and what is above scales and minimums, times
+    ``unit``."""
+    packed = tl.zeros((BLOCK_N, WIDTH), dtype=tl.int32)
+    beside = tl.zeros((BLOCK_N, WIDTH), dtype=tl.int32)
+    if BITS != 8:
+        packed = tl.load(words + row_chunk * WIDTH + run, mask=here, other=0)
+    if BITS == 5 or BITS == 6:
+        beside = tl.load(high + row_chunk * WIDTH + run, mask=here, other=0).to(tl.int32)
+    above = tl.full((BLOCK_N, 1), unit, tl.float32)
+    above_low = above
+    if NESTED:
+        at = row_chunk * (8 * WIDTH) // 256
+        above = tl.load(super_scale + at, mask=here, other=0).to(tl.float32) * unit
+        if MINIMUM:
+            above_low = tl.load(super_minimum + at, mask=here, other=0).to(tl.float32) * unit
+    return packed, beside, above, above_low
+
+
+@triton.jit
+def _weights(
+    words, scale, minimum, row_chunk, run, here, i: tl.constexpr, packed, beside, above, above_low, steps, lows,
+    BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, ZERO: tl.constexpr, MINIMUM: tl.constexpr,
+    TABLED: tl.constexpr, TABLE: tl.constexpr, SCALE_BITS: tl.constexpr, SIGNED: tl.constexpr,
+):  # fmt: skip
+    """The weights of run ``i`` of a chunk, float32, and the words of scales and minimums that later runs read on."""
+    each: tl.constexpr = 32 // SCALE_BITS  # numbers of a word of scales
+    if BITS == 8:
+        packed = tl.load(words + row_chunk * (8 * WIDTH) + i * WIDTH + run, mask=here, other=0)
+    if i * WIDTH % (GROUP * each) == 0:
+        group = row_chunk * (8 * WIDTH // GROUP // each) + i * WIDTH // (GROUP * each)
+        steps = tl.load(scale + group, mask=here, other=0)
+        if MINIMUM:
+            lows = tl.load(minimum + group, mask=here, other=0)
+    step = _step(steps, above, i * WIDTH // GROUP % each, i, BITS, TABLED, SCALE_BITS, SIGNED)
+    weight = _codes(packed, beside, i, BITS, ZERO, TABLED, TABLE) * step
+    if MINIMUM:
+        weight -= _number(lows, i * WIDTH // GROUP % each, SCALE_BITS, SIGNED) * above_low
+    return weight, steps, lows
+
+
+@triton.jit
 def few_rows(
     x, words, high, scale, minimum, super_scale, super_minimum, out, m, n, columns, chunks, chunks_per_part,
     BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, ZERO: tl.constexpr, MINIMUM: tl.constexpr,
@@ -100,38 +145,18 @@ def few_rows(
     # Columns of activations that exist, in rows that may not.
     columns1 = tl.where(first + 1 < m, columns, 0)
     columns2, columns3 = tl.where(first + 2 < m, columns, 0), tl.where(first + 3 < m, columns, 0)
-    # Groups of a chunk, and numbers of a word of scales.
-    groups: tl.constexpr = 8 * WIDTH // GROUP
-    each: tl.constexpr = 32 // SCALE_BITS
     for chunk in range(part * chunks_per_part, last):
         row_chunk = wide_rows * chunks + chunk
-        packed = tl.zeros((BLOCK_N, WIDTH), dtype=tl.int32)
-        beside = tl.zeros((BLOCK_N, WIDTH), dtype=tl.int32)
-        if BITS != 8:
-            packed = tl.load(words + row_chunk * WIDTH + run, mask=here, other=0)
-        if BITS == 5 or BITS == 6:
-            beside = tl.load(high + row_chunk * WIDTH + run, mask=here, other=0).to(tl.int32)
-        above = tl.full((BLOCK_N, 1), 1.0, tl.float32)
-        above_low = above
-        if NESTED:
-            at = row_chunk * (8 * WIDTH) // 256
-            above = tl.load(super_scale + at, mask=here, other=0).to(tl.float32)
-            if MINIMUM:
-                above_low = tl.load(super_minimum + at, mask=here, other=0).to(tl.float32)
+        packed, beside, above, above_low = _chunk(
+            words, high, super_scale, super_minimum, row_chunk, run, here, 1.0, BITS, WIDTH, MINIMUM, NESTED, BLOCK_N
+        )
         steps = tl.zeros((BLOCK_N, 1), dtype=tl.int32)
         lows = tl.zeros((BLOCK_N, 1), dtype=tl.int32)
         for i in tl.static_range(8):
-            if BITS == 8:
-                packed = tl.load(words + row_chunk * (8 * WIDTH) + i * WIDTH + run, mask=here, other=0)
-            if i * WIDTH % (GROUP * each) == 0:
-                group = row_chunk * (groups // each) + i * WIDTH // (GROUP * each)
-                steps = tl.load(scale + group, mask=here, other=0)
-                if MINIMUM:
-                    lows = tl.load(minimum + group, mask=here, other=0)
-            step = _step(steps, above, i * WIDTH // GROUP % each, i, BITS, TABLED, SCALE_BITS, SIGNED)
-            weight = _codes(packed, beside, i, BITS, ZERO, TABLED, TABLE) * step
-            if MINIMUM:
-                weight -= _number(lows, i * WIDTH // GROUP % each, SCALE_BITS, SIGNED) * above_low
+            weight, steps, lows = _weights(
+                words, scale, minimum, row_chunk, run, here, i, packed, beside, above, above_low, steps, lows,
+                BITS, GROUP, WIDTH, ZERO, MINIMUM, TABLED, TABLE, SCALE_BITS, SIGNED,
+            )  # fmt: skip
             column = chunk * 8 * WIDTH + i * WIDTH + run
             of_run = x + first * columns + column
             sum0 += weight * tl.load(of_run, mask=column < columns, other=0)
@@ -168,37 +193,18 @@ def many_rows(
     wide_rows = rows.to(tl.int64)
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     last = tl.minimum((part + 1) * chunks_per_part, chunks)
-    groups: tl.constexpr = 8 * WIDTH // GROUP
-    each: tl.constexpr = 32 // SCALE_BITS
     for chunk in range(part * chunks_per_part, last):
         row_chunk = wide_rows * chunks + chunk
-        packed = tl.zeros((BLOCK_N, WIDTH), dtype=tl.int32)
-        beside = tl.zeros((BLOCK_N, WIDTH), dtype=tl.int32)
-        if BITS != 8:
-            packed = tl.load(words + row_chunk * WIDTH + run, mask=here, other=0)
-        if BITS == 5 or BITS == 6:
-            beside = tl.load(high + row_chunk * WIDTH + run, mask=here, other=0).to(tl.int32)
-        above = tl.full((BLOCK_N, 1), unit, tl.float32)
-        above_low = above
-        if NESTED:
-            at = row_chunk * (8 * WIDTH) // 256
-            above = tl.load(super_scale + at, mask=here, other=0).to(tl.float32) * unit
-            if MINIMUM:
-                above_low = tl.load(super_minimum + at, mask=here, other=0).to(tl.float32) * unit
+        packed, beside, above, above_low = _chunk(
+            words, high, super_scale, super_minimum, row_chunk, run, here, unit, BITS, WIDTH, MINIMUM, NESTED, BLOCK_N
+        )
         steps = tl.zeros((BLOCK_N, 1), dtype=tl.int32)
         lows = tl.zeros((BLOCK_N, 1), dtype=tl.int32)
         for i in tl.static_range(8):
-            if BITS == 8:
-                packed = tl.load(words + row_chunk * (8 * WIDTH) + i * WIDTH + run, mask=here, other=0)
-            if i * WIDTH % (GROUP * each) == 0:
-                group = row_chunk * (groups // each) + i * WIDTH // (GROUP * each)
-                steps = tl.load(scale + group, mask=here, other=0)
-                if MINIMUM:
-                    lows = tl.load(minimum + group, mask=here, other=0)
-            step = _step(steps, above, i * WIDTH // GROUP % each, i, BITS, TABLED, SCALE_BITS, SIGNED)
-            weight = _codes(packed, beside, i, BITS, ZERO, TABLED, TABLE) * step
-            if MINIMUM:
-                weight -= _number(lows, i * WIDTH // GROUP % each, SCALE_BITS, SIGNED) * above_low
+            weight, steps, lows = _weights(
+                words, scale, minimum, row_chunk, run, here, i, packed, beside, above, above_low, steps, lows,
+                BITS, GROUP, WIDTH, ZERO, MINIMUM, TABLED, TABLE, SCALE_BITS, SIGNED,
+            )  # fmt: skip
             column = chunk * 8 * WIDTH + i * WIDTH + run
             values = tl.load(x + tokens[:, None] * columns + column, mask=tall & (column < columns), other=0)
             total = tl.dot(values, tl.trans(weight.to(tl.float16)), total)

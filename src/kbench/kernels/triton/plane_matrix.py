@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,7 +41,6 @@ class PlaneMatrix:
     columns: int
     width: int
     scale_bits: int
-    signed: bool  # scales of 8 bits
     words: torch.Tensor
     high: torch.Tensor
     scale: torch.Tensor
@@ -101,7 +100,7 @@ def plane_matrix(raw: Bytes, quant_name: str, k: int, place: str) -> PlaneMatrix
     scale = halves(found.scale)
     assert scale is not None
     return PlaneMatrix(
-        fmt, n, k, columns, width, 8 * scale.itemsize, scale.dtype == np.int8,
+        fmt, n, k, columns, width, 8 * scale.itemsize,
         words=on_device(codes, columns) if fmt.bits == 8 else on_device(pack_words(codes, width), columns // 8),
         high=on_device(pack_high(codes, width, fmt.bits) if fmt.bits in (5, 6) else None, columns // 8),
         scale=on_device(scale, groups, words=True),
@@ -116,6 +115,15 @@ def table_words(values: tuple[int, ...]) -> tuple[int, ...]:
     """Sixteen values of a byte, plus 128 each, as four int32; zeros where there is no table."""
     values = values or (0,) * 16
     return tuple(int(word) for word in (np.array(values, dtype=np.int16) + 128).astype(np.uint8).view(np.int32))
+
+
+def kernel_constants(fmt: PlaneFormat, width: int, scale_bits: int, tile: Tile) -> dict[str, Any]:
+    """What is compiled into the kernels, by the names of their parameters."""
+    return {
+        "BITS": fmt.bits, "GROUP": fmt.group, "WIDTH": width, "ZERO": fmt.zero, "MINIMUM": fmt.minimum,
+        "NESTED": fmt.nested, "TABLED": bool(fmt.table), "TABLE": table_words(fmt.table),
+        "SCALE_BITS": scale_bits, "SIGNED": fmt.signed_scales, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
+    }  # fmt: skip
 
 
 def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None) -> torch.Tensor:
@@ -135,13 +143,8 @@ def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None) -> 
     chunks_per_part = -(-chunks // parts)
     out = torch.empty(parts, m, matrix.n, dtype=torch.float32, device=x.device)
     grid = (-(-matrix.n // tile.block_n), parts, -(-m // tile.block_m))
-    fmt = matrix.format
-    constants = {
-        "BITS": fmt.bits, "GROUP": fmt.group, "WIDTH": matrix.width, "ZERO": fmt.zero, "MINIMUM": fmt.minimum,
-        "NESTED": fmt.nested, "TABLED": bool(fmt.table), "TABLE": table_words(fmt.table),
-        "SCALE_BITS": matrix.scale_bits, "SIGNED": matrix.signed, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
-        "num_warps": tile.warps, "num_stages": tile.stages,
-    }  # fmt: skip
+    constants = kernel_constants(matrix.format, matrix.width, matrix.scale_bits, tile)
+    constants |= {"num_warps": tile.warps, "num_stages": tile.stages}
     sizes = (m, matrix.n, matrix.k, chunks, chunks_per_part)
     with torch.cuda.device(x.device) if x.device.type == "cuda" else contextlib.nullcontext():
         if tile.tensor_cores:

@@ -57,6 +57,11 @@ class PlaneFormat:
     table: tuple[int, ...] = ()
 
     @property
+    def signed_scales(self) -> bool:
+        """Of nested scales, those without minimums have a sign."""
+        return self.nested and not self.minimum
+
+    @property
     def bits_per_weight(self) -> float:
         """Of all planes together, without what fills rows up."""
         parts = 2 if self.minimum else 1
