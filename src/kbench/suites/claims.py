@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kbench.core import CheckBroken, Device, InvalidEnvironment, KbenchError, Phase, Problem
+from kbench.core import CheckBroken, Device, InvalidEnvironment, Phase, Problem
 from kbench.engine import Session, load_model
 from kbench.kernels import native_probes
 from kbench.measure import Interval, host, measure_pairs, median
@@ -19,6 +19,7 @@ from .claim_files import ClaimFiles
 from .claim_list import ClaimCheck
 from .compare_engines import FEW_LOOKS, PHASES, Workload, compare_engines, engine_plan, engine_sides
 from .contest import Outcome
+from .failure import failure_of
 from .gpu import why_not
 from .ladder import run_ladder
 from .perplexity import WINDOW, perplexity
@@ -276,14 +277,8 @@ def _record(claim: ClaimCheck, bench: ClaimBench) -> Record:
         return made("ok", found=found)
     except NotHere as error:
         return made("unsupported", str(error))
-    except CheckBroken as error:
-        return made("wrong", error.message)
-    except KbenchError as error:
-        return made("unsupported", error.message)
-    except MemoryError:
-        return made("crashed", "out of memory")
     except Exception as error:
-        return made("crashed", f"{type(error).__name__}: {error}")
+        return made(*failure_of(error))
 
 
 def _params(claim: ClaimCheck) -> dict[str, int | float | str]:

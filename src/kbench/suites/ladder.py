@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kbench.core import CheckBroken, KbenchError, Problem
+from kbench.core import CheckBroken, Problem
 from kbench.kernels import best, implementation, kernel_version, op_spec, support
 from kbench.measure import Interval, Pairs, TimeBudget, Warmup, host, is_cold, measure, measure_pairs
 from kbench.results import Record, Store
@@ -14,6 +14,7 @@ from kbench.results import Record, Store
 from .cell import Cell
 from .copies import first_example, pack_copies, touched_bytes, variants
 from .engine_case import MAX_THREADS_WORD
+from .failure import failure_of
 from .rungs import Rung
 from .schema import AUTO_WORD, Suite
 from .shrink import MAX_COPY_BYTES, weight_bytes
@@ -149,14 +150,8 @@ def _record(rung: Rung, threads: int, sides: dict[tuple[str, str], _Side], pairs
         taken = pairs(other.workload.run, side.workload.run)
         about |= _gain(taken, other.workload.steps, side.workload.steps, rung)
         return made("ok", "", [s / side.workload.steps for s in taken.b_seconds], **extra)
-    except CheckBroken as error:
-        return made("wrong", error.message)
-    except KbenchError as error:
-        return made("unsupported", error.message)
-    except MemoryError:
-        return made("crashed", "out of memory")
     except Exception as error:
-        return made("crashed", f"{type(error).__name__}: {error}")
+        return made(*failure_of(error))
 
 
 def _gain(taken: Pairs, other_steps: int, own_steps: int, rung: Rung) -> dict[str, Any]:

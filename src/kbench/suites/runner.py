@@ -32,6 +32,7 @@ from .copies import (
     touched_bytes,
     variants,
 )
+from .failure import failure_of
 from .gpu import why_not
 from .shrink import Part, part_of
 from .verify import verify
@@ -182,12 +183,8 @@ class _Bench:
             for error in block_errors(cell.block, [(item.name, CPU)]).values():
                 raise error
             return self._measured(cell, item)
-        except KbenchError as error:
-            return self._failed(cell, "unsupported", error.message)
-        except MemoryError:
-            return self._failed(cell, "crashed", "out of memory")
         except Exception as error:
-            return self._failed(cell, "crashed", f"{type(error).__name__}: {error}")
+            return self._failed(cell, *failure_of(error))
 
     def _failed(self, cell: Cell, status: Any, reason: str, **extra: Any) -> Record:
         return Record.make(
