@@ -6,31 +6,36 @@
 
 A row is a file, a thread count, a depth (tokens that are cached before) and a phase. It is predicted as ``kbench tune``
 predicts: the model is lowered, its calls are timed on random weights, and the times are added up by the same code. It
-is measured by the engine on the real file: a prefill step of 256 tokens, and 16 decoded tokens.
+is measured by the engine on the real file: prefill steps of 256 tokens, and decoded tokens, 16 after the depth, again
+and again.
 
-Predicted and measured take turns row by row, within a second or two of each other and in changing order, so that a
-machine that drifts hits both; only calls that are too big to be run in place are timed once a round. A row is the
-median over rounds of the ratio predicted / measured. Rows are stored as they are finished, and what this commit has
-stored is not measured again: interrupted, run it once more.
+The samples of both sides take turns step by step, so that a machine that drifts hits both; only calls that are too big
+to be run in place are timed once a process. Where memory comes to lie is drawn once for a process too, so a small file
+is visited by several, and the sides take turns in being the first to get theirs. A row is the median over processes of
+the ratio predicted / measured, both medians over steps. Rows are stored as their file is finished, and what this commit
+has stored is not measured again: interrupted, run it once more.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from accuracy_table import OP, newest, print_table, summary, write_document
 
 from kbench.core import KbenchError, Phase, UserError
-from kbench.engine import DEFAULT_CHUNK, load_model
-from kbench.measure import RelativeNoise, host, median
+from kbench.engine import DEFAULT_CHUNK, Session, load_model
+from kbench.measure import host, median
 from kbench.model import describe_gguf, open_gguf
 from kbench.results import Record, Store, current_commit
 from kbench.tuner import CostModel, ModelStep, Steps, measured_roof
@@ -43,10 +48,8 @@ DEPTHS = (0, 512, 2048)
 # What a session holds by default: the cache has this many slots however few are filled.
 CONTEXT = 4096
 GENERATED = 16
-# A row is run again and again for so long, and its median taken: short turns, and more of them, since neighbours of a
-# virtual machine come and go within seconds.
-SECONDS = 0.25
-STOPPING = RelativeNoise(0.02, min_samples=6, max_samples=30, max_seconds=SECONDS)
+# Steps of a row in one process, of either side: a second or two of them.
+STEPS = {Phase.PREFILL: 3, Phase.DECODE: 48}
 
 # Rates in tokens/s: predicted with its interval, and measured.
 Rates = tuple[float, float, float, float]
@@ -54,7 +57,7 @@ Rates = tuple[float, float, float, float]
 
 @dataclass
 class Row:
-    """One prediction and what came of it, round by round."""
+    """One prediction and what came of it, process by process."""
 
     file: str
     phase: Phase
@@ -85,14 +88,6 @@ class Row:
         )
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What is measured once a round."""
-
-    records: list[Record]
-    roof: Any
-
-
 class Depths:
     """The engine at several depths: a session for each, over one copy of the weights."""
 
@@ -108,61 +103,85 @@ class Depths:
             self._sessions[depth] = session
         self.weights = weights
 
-    def rate(self, row: Row) -> float:
-        """Tokens per second at the row's depth, which is left as it was found."""
-        session = self._sessions[row.depth]
-        ids = self._ids[row.depth :]
-        # Not counted: threads wake up, and what is read for the first time is brought in.
-        for token in ids[:2]:
-            session.decode(int(token))
-        rates: list[float] = []
-        begin = time.monotonic()
-        while not rates or time.monotonic() - begin < SECONDS:
-            session.truncate(row.depth)
-            session.timings.clear()
-            if row.phase is Phase.PREFILL:
-                session.prefill(ids[:DEFAULT_CHUNK])
-                rates.append(session.timings.prefill_tokens_per_s)
-            else:
-                for token in ids[:GENERATED]:
-                    session.decode(int(token))
-                rates.append(session.timings.decode_tokens_per_s)
-        session.truncate(row.depth)
-        return median(rates)
+    def turns(self, row: Row) -> Turns:
+        """The row's steps, at its depth, which is left as it was found."""
+        return Turns(self._sessions[row.depth], self._ids[row.depth :], row)
 
 
-def predicted(steps: Steps, step: ModelStep, threads: int, others: Costs) -> tuple[float, float, float]:
-    """Tokens per second of ``step`` with its interval, slower end first, from what is measured now; ``others``: what is
-    not timed in place."""
-    costs = CostModel([*others.records, *steps.in_place(step, threads, STOPPING)], threads=(threads,), roof=others.roof)
-    price = steps.price(step, costs, threads)
-    return step.tokens / price.seconds, step.tokens / price.high, step.tokens / price.low
+class Turns:
+    """The engine's steps of a row, as a stopping rule: one after each sample of the prediction."""
+
+    def __init__(self, session: Session, ids: npt.NDArray[np.int64], row: Row) -> None:
+        self._session, self._ids, self._row = session, ids, row
+        self.seconds: list[float] = []
+
+    def start(self) -> None:
+        self._step()  # what is read for the first time is brought in
+        self.seconds.clear()
+
+    def add(self, sample_seconds: float, elapsed_seconds: float) -> None:
+        self._step()
+
+    def done(self) -> bool:
+        return len(self.seconds) >= STEPS[self._row.phase]
+
+    @property
+    def reason(self) -> str:
+        return f"{len(self.seconds)} steps in turns with the engine" if self.done() else ""
+
+    @property
+    def tokens_per_s(self) -> float:
+        self._session.truncate(self._row.depth)
+        return self._row.tokens / median(self.seconds)
+
+    def _step(self) -> None:
+        number = len(self.seconds) % GENERATED
+        if self._row.phase is Phase.PREFILL or number == 0:
+            self._session.truncate(self._row.depth)
+        begin = time.perf_counter()
+        if self._row.phase is Phase.PREFILL:
+            self._session.prefill(self._ids[:DEFAULT_CHUNK])
+        else:
+            self._session.decode(int(self._ids[number]))
+        self.seconds.append(time.perf_counter() - begin)
 
 
-def visit(path: Path, rows: Sequence[Row], store: Store, rounds: int) -> None:
-    """Measures ``rows``, all of one file, and stores them; one thread count after the other."""
+def visit(path: Path, rows: Sequence[Row], results: str, engine_first: bool) -> list[list[Rates]]:
+    """Measures ``rows``, all of one file, one thread count after the other: what is added to their rounds."""
     descriptor = describe_gguf(open_gguf(path))
-    weights = None
+    store, weights = Store(results), None
     for threads in dict.fromkeys(row.threads for row in rows):
         mine = [row for row in rows if row.threads == threads]
         steps = Steps(descriptor, [row.step for row in mine], CONTEXT)
+        if not engine_first:
+            steps.make_rows()
         depths = Depths(path, threads, descriptor.vocab, weights)
         weights = depths.weights
-        for number in range(rounds):
-            others = Costs(steps.cells(threads), measured_roof(store, (threads,), again=True))
-            for index, row in enumerate(mine):
-                if (number + index) % 2:
-                    rate = depths.rate(row)
-                    price = predicted(steps, row.step, threads, others)
-                else:
-                    price = predicted(steps, row.step, threads, others)
-                    rate = depths.rate(row)
-                row.rounds.append((*price, rate))
-        records = [row.record() for row in mine]
-        store.append(records, suite="accuracy")
-        print_table(records)
+        steps.make_rows()
+        others, roof = steps.cells(threads), measured_roof(store, (threads,), again=True)
+        for row in mine:
+            turns = depths.turns(row)
+            records = steps.in_place(row.step, threads, turns)
+            while not turns.done():  # nothing of it runs in place
+                turns.add(0.0, 0.0)
+            price = steps.price(row.step, CostModel([*others, *records], threads=(threads,), roof=roof), threads)
+            row.rounds.append((*(row.tokens / t for t in (price.seconds, price.high, price.low)), turns.tokens_per_s))
         del depths, steps
         gc.collect()  # sessions hold each other in circles, and gigabytes
+    return [row.rounds for row in rows]
+
+
+def visits(path: Path, rows: Sequence[Row], processes: int, results: str) -> None:
+    """``visit`` in so many processes, one after the other; stores and prints what came of it."""
+    for number in range(processes):
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as one:
+            found = one.submit(visit, path, rows, results, number % 2 == 0).result()
+        for row, taken in zip(rows, found, strict=True):
+            row.rounds += taken
+        print(f"  {number + 1} of {processes} processes", flush=True)
+    records = [row.record() for row in rows]
+    Store(results).append(records, suite="accuracy")
+    print_table(records)
 
 
 def wanted(files: Iterable[str], threads: Sequence[int]) -> list[Row]:
@@ -182,7 +201,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="SmolLM2 only, and no document")
     parser.add_argument("--file", action="append", help="only this file of the folder; may be repeated, no document")
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, host().usable_cpus}))
-    parser.add_argument("--rounds", type=int, help="[8; of the large files 3]")
+    parser.add_argument("--processes", type=int, help="[5; of the large files 1]")
     parser.add_argument("--minutes", type=float, default=20, help="no further file is begun after them")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -197,7 +216,7 @@ def main() -> None:
             todo = [row for row in unfinished(rows, store) if row.file == file]
             if todo and time.monotonic() - begin < 60 * options.minutes:
                 print(f"{file}: {len(todo)} rows", flush=True)
-                visit(path, todo, store, options.rounds or (3 if file in LARGE else 8))
+                visits(path, todo, options.processes or (1 if file in LARGE else 5), options.store)
         keys = {replace(row, rounds=[(1, 1, 1, 1)]).record().key for row in rows}
         records = [r for r in newest(store.find(op=OP, host_id=host().host_id)) if r.key in keys]
     except KbenchError as error:

@@ -44,6 +44,11 @@ class Steps:
         }
         self._rows: dict[tuple[Phase, int], Row | None] = {}
 
+    def make_rows(self) -> None:
+        """Makes the weights of what runs in place, where they are not made yet."""
+        for step in self.steps:
+            self._row(step)
+
     def in_place(self, step: ModelStep, threads: int, stopping: StoppingRule | None = None) -> list[Record]:
         """Records of those calls of ``step`` that are timed in place, measured now and not checked."""
         row = self._row(step)
