@@ -1,36 +1,82 @@
 """Every kernel, compiled for chips that are not here: no value leaves its registers, weights come 16 bytes at a time,
-tensor cores multiply, and shared memory fits the chip."""
+tensor cores multiply, and shared memory fits the chip.
+
+Each function is compiled for each chip, in configurations that take turns.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import os
 
 import pytest
 
-from kbench.kernels.triton.compiled import SHARED_BYTES, compile_product
-from kbench.kernels.triton.tile import KEPT_TILES, Tile, default_tile
+from kbench.core import default_threads
+from kbench.kernels.triton.chip import CHIPS, Chip
+from kbench.kernels.triton.compiled import Compiled, compile_all
+from kbench.kernels.triton.kept_kernel import KeptKernel
+from kbench.kernels.triton.kernel_list import kept_kernels
+from kbench.kernels.triton.tile import KEPT_TILES, default_tile
 
-pytestmark = pytest.mark.skipif(
+needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None and not os.environ.get("KBENCH_REQUIRE"),
     reason="triton is not installed",
 )
-# Two chips for each tile, all chips for the first and the last tile, each kind of scale and of code on one chip: a
-# kernel takes some 2 s.
-TILES = (KEPT_TILES[0], KEPT_TILES[2], KEPT_TILES[3], KEPT_TILES[-1])
-CASES = [("Q4_K", chip, tile) for chip in (80, 90) for tile in TILES]
-CASES += [("Q4_K", chip, tile) for chip in SHARED_BYTES if chip not in (80, 90) for tile in (TILES[0], TILES[-1])]
-CASES += [(quant, 90, tile) for quant in ("Q4_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_XS") for tile in (TILES[0], TILES[-1])]
 
 
-@pytest.mark.parametrize(("quant", "capability", "tile"), CASES)
-def test_machine_code(quant: str, capability: int, tile: Tile) -> None:
-    found = compile_product(quant, tile, capability)
-    assert found.spilled_bytes == 0 and found.count("LDL", "STL") == 0
-    assert found.shared_bytes <= SHARED_BYTES[capability]
-    assert found.wide_loads > 0
-    assert (found.tensor_core_instructions > 0) == tile.tensor_cores
+def turns() -> list[tuple[KeptKernel, Chip]]:
+    """For each function one configuration on each chip, the last of them among these: a kernel takes some 2 s."""
+    cases = []
+    for _, group in itertools.groupby(kept_kernels(), key=lambda kernel: kernel.function):
+        kernels = list(group)
+        # The golden ratio's steps: far from each other however many there are.
+        at = [round(len(kernels) * (i * 0.618034 % 1)) - 1 for i in range(len(CHIPS))]
+        cases += [(kernels[i], chip) for i, chip in zip(at, CHIPS.values(), strict=True)]
+    return cases
+
+
+CASES = turns()
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Compiled]:
+    return list(compile_all(CASES, default_threads()))
+
+
+@needs_triton
+@pytest.mark.parametrize("i", range(len(CASES)), ids=lambda i: f"{CASES[i][0].name}-{CASES[i][1].name}")
+def test_machine_code(i: int, found: list[Compiled]) -> None:
+    kernel, chip = CASES[i]
+    assert found[i].faults(kernel, chip) == [], kernel.configuration
+
+
+def test_faults_are_found() -> None:
+    lanes, cores = (next(k for k in kept_kernels() if k.name == name) for name in ("few_rows", "many_rows"))
+    good = Compiled(64, 0, 100, {"LDG.E.128": 1})
+    assert good.faults(lanes, CHIPS[80]) == []
+    assert good.faults(cores, CHIPS[80]) == ["0 tensor-core instructions"]
+    bad = Compiled(255, 8, 100 << 10, {"LDG.E.64": 1, "LDL": 2, "HMMA.16816.F32": 1})
+    assert len(bad.faults(lanes, CHIPS[86])) == 4
+    assert len(bad.faults(lanes, CHIPS[90])) == 3, "which has more shared memory"
+
+
+def test_occupancy() -> None:
+    # By NVIDIA's calculator: registers, shared memory, warps and blocks each as what limits.
+    assert CHIPS[80].occupancy(registers=32, shared_bytes=0, warps=4) == 1
+    assert CHIPS[80].occupancy(registers=64, shared_bytes=0, warps=4) == 0.5
+    assert CHIPS[80].occupancy(registers=65, shared_bytes=0, warps=4) == 7 * 4 / 64
+    assert CHIPS[86].occupancy(registers=32, shared_bytes=0, warps=1) == 16 / 48
+    assert CHIPS[90].occupancy(registers=32, shared_bytes=75 << 10, warps=8) == 3 * 8 / 64
+    assert CHIPS[90].occupancy(registers=32, shared_bytes=76 << 10, warps=8) == 2 * 8 / 64
+    assert CHIPS[90].occupancy(registers=32, shared_bytes=227 << 10, warps=8) == 8 / 64
+    assert CHIPS[120].occupancy(registers=255, shared_bytes=0, warps=8) == 8 / 48
+
+
+def test_a_configuration_has_one_name() -> None:
+    names = [(kernel.function, kernel.configuration) for kernel in kept_kernels()]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 16, 17, 100, 512])

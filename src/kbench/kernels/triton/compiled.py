@@ -6,20 +6,18 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from kbench.core import InvalidEnvironment
 
-from .plane_matrix import kernel_constants
-from .planes import PLANE_FORMATS, chunk_width
-from .tile import Tile
+from .chip import Chip
+from .kept_kernel import KeptKernel
 
-# Compute capability -> shared memory that a block may have, in bytes (CUDA C++ Programming Guide, technical
-# specifications per compute capability).
-SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 _TENSOR_CORES = ("HMMA", "HGMMA", "WGMMA", "UTCHMMA", "UTCMMA")
 
 
@@ -50,51 +48,70 @@ class Compiled:
     @property
     def wide_loads(self) -> int:
         """Loads of 16 bytes a thread from the GPU's memory, to registers or to shared memory."""
-        loads = (name for name in self.instructions if name.startswith(("LDG", "LDGSTS")) and name.endswith("128"))
-        return sum(self.instructions[name] for name in loads)
+        return self._wide("LDG")
+
+    @property
+    def wide_stores(self) -> int:
+        """Stores of 16 bytes a thread to the GPU's memory."""
+        return self._wide("STG")
+
+    def _wide(self, name: str) -> int:
+        # LDGSTS too, to shared memory; what the cache is told stands behind the width of some.
+        wide = {"128", "256"}
+        return sum(n for found, n in self.instructions.items() if found.startswith(name) and wide & {*found.split(".")})
+
+    def faults(self, kernel: KeptKernel, chip: Chip) -> list[str]:
+        """Why ``kernel`` must not be chosen on ``chip``; empty where it may."""
+        found = []
+        if self.spilled_bytes or self.count("LDL", "STL"):
+            found.append(f"{self.spilled_bytes} bytes of a thread spill")
+        if self.shared_bytes > chip.block_shared_bytes:
+            found.append(f"{self.shared_bytes} bytes of shared memory, of {chip.block_shared_bytes}")
+        if kernel.wide_loads and not self.wide_loads:
+            found.append("no load of 16 bytes")
+        if kernel.wide_stores and not self.wide_stores:
+            found.append("no store of 16 bytes")
+        if kernel.tensor_cores != (self.tensor_core_instructions > 0):
+            found.append(f"{self.tensor_core_instructions} tensor-core instructions")
+        return found
 
 
-def compile_product(quant_name: str, tile: Tile, capability: int, k: int = 5120) -> Compiled:
-    """The product of rows with a matrix of type ``quant_name`` for a chip of compute ``capability`` (80: 8.0).
+def compile_kernel(kernel: KeptKernel, chip: Chip) -> Compiled:
+    """``kernel`` as it runs on ``chip``.
 
     Raises:
         InvalidEnvironment: no triton that compiles, or it interprets (TRITON_INTERPRET).
+        ValueError: ``kernel`` does not say of each parameter of its function what it is.
     """
-    triton, backends = _triton()
-    from . import plane_kernels
-
-    fmt = PLANE_FORMATS[quant_name]
-    function = plane_kernels.many_rows if tile.tensor_cores else plane_kernels.few_rows
-    # MXFP4's powers of two are float16 numbers too, but for the largest and smallest: the wider case.
-    scale_bits = 8 if fmt.nested else 32 if quant_name == "MXFP4" else 16
-    constants = kernel_constants(fmt, chunk_width(fmt, k), scale_bits, tile)
-    pointers = {
-        "x": "*fp16" if tile.tensor_cores else "*fp32", "x_scale": "*fp32", "words": "*i8" if fmt.bits == 8 else "*i32",
-        "high": {5: "*u8", 6: "*i16"}.get(fmt.bits, "*i32"), "scale": "*i32", "minimum": "*i32",
-        "super_scale": "*fp16", "super_minimum": "*fp16", "out": "*fp32",
-    }  # fmt: skip
-    names = function.arg_names
-    types = {name: pointers.get(name, "fp32" if name.endswith("unit") else "i32") for name in names}
-    signature = {name: "constexpr" if name in constants else types[name] for name in names}
-    # What Triton finds out of arguments: memory that torch allocates is aligned, and so are rows of whole chunks.
-    aligned = [name for name in names if name in pointers or name in ("n", "columns")]
+    triton, tools = _triton()
+    function = kernel.load()
+    names, said = function.arg_names, {**kernel.arguments, **kernel.constants}
+    if set(names) != set(said):
+        raise ValueError(f"{kernel.function}: parameters {sorted(set(names) ^ set(said))} on one side only")
+    aligned = [n for n in names if n in kernel.multiples or kernel.arguments.get(n, "").startswith("*")]
     source = triton.compiler.ASTSource(
         fn=function,
-        signature=signature,
-        constexprs=constants,
+        signature={name: kernel.arguments.get(name, "constexpr") for name in names},
+        constexprs=dict(kernel.constants),
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
-    target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
-    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    target = triton.backends.compiler.GPUTarget("cuda", chip.capability, 32)
+    options = {"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": kernel.fp_fusion}
     found = triton.compile(source, target=target, options=options)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(found.asm["cubin"])
-        usage = _read(backends / "cuobjdump", "-res-usage", path)
-        code = _read(backends / "nvdisasm", "-c", path)
+        usage = _read(tools / "cuobjdump", "-res-usage", path)
+        code = _read(tools / "nvdisasm", "-c", path)
     registers, stack = (int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))  # type: ignore[index]
     lines = re.findall(r"^\s+(?:/\*[0-9a-f]+\*/)?\s*(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]+)", code, re.MULTILINE)
     return Compiled(registers, stack, int(found.metadata.shared), Counter(lines))
+
+
+def compile_all(cases: Sequence[tuple[KeptKernel, Chip]], processes: int) -> Iterator[Compiled]:
+    """Each of ``cases`` in turn, in as many processes: the compiler holds Python's lock."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(compile_kernel, *zip(*cases, strict=True))
 
 
 def _triton() -> tuple[Any, Path]:

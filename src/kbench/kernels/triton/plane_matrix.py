@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .kept_kernel import KeptKernel
 from .planes import (
     NIBBLES,
     PLANE_FORMATS,
@@ -21,7 +23,7 @@ from .planes import (
     pack_words,
     read_codes,
 )
-from .tile import Tile, default_tile
+from .tile import KEPT_TILES, Tile, default_tile
 
 if TYPE_CHECKING:
     import torch
@@ -124,6 +126,34 @@ def kernel_constants(fmt: PlaneFormat, width: int, scale_bits: int, tile: Tile) 
         "NESTED": fmt.nested, "TABLED": bool(fmt.table), "TABLE": table_words(fmt.table),
         "SCALE_BITS": scale_bits, "SIGNED": fmt.signed_scales, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
     }  # fmt: skip
+
+
+def kept_kernels() -> Iterator[KeptKernel]:
+    """The products of all types, cut in all ways that are kept."""
+    return (product_kernel(quant_name, tile) for quant_name in PLANE_FORMATS for tile in KEPT_TILES)
+
+
+def product_kernel(quant_name: str, tile: Tile, k: int = 5120) -> KeptKernel:
+    """What ``multiply`` launches for a matrix of type ``quant_name`` with rows of ``k`` columns."""
+    fmt = PLANE_FORMATS[quant_name]
+    # MXFP4's powers of two are float16 numbers too, but for the largest and smallest: the wider case.
+    scale_bits = 8 if fmt.nested else 32 if quant_name == "MXFP4" else 16
+    rows = {"x": "*fp16", "x_scale": "*fp32"} if tile.tensor_cores else {"x": "*fp32"}
+    sizes = dict.fromkeys(("m", "n", "columns", "chunks", "chunks_per_part"), "i32")
+    return KeptKernel(
+        "plane_kernels.many_rows" if tile.tensor_cores else "plane_kernels.few_rows",
+        f"{quant_name}, {tile.block_m} x {tile.block_n}",
+        {
+            **rows, "words": "*i8" if fmt.bits == 8 else "*i32", "high": {5: "*u8", 6: "*i16"}.get(fmt.bits, "*i32"),
+            "scale": "*i32", "minimum": "*i32", "super_scale": "*fp16", "super_minimum": "*fp16", "out": "*fp32",
+            **sizes, **(dict.fromkeys(("unit", "inverse_unit"), "fp32") if tile.tensor_cores else {}),
+        },
+        kernel_constants(fmt, chunk_width(fmt, k), scale_bits, tile),
+        tile.warps,
+        tile.stages,
+        multiples=("n", "columns"),
+        tensor_cores=tile.tensor_cores,
+    )  # fmt: skip
 
 
 def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None) -> torch.Tensor:
