@@ -11,6 +11,7 @@ from .guard import Guard
 from .hopeless import Hopeless
 from .host import Host, Memory, host, read_host
 from .host_profile import HostProfile, export_host, read_host_profile
+from .huge_pages import huge_page_bytes
 from .pairs import Pairs, measure_pairs
 from .peak_memory import peak_resident_bytes
 from .rank_sum import shift, shift_interval
@@ -41,9 +42,9 @@ __all__ = [
     "RelativeNoise", "Rotation", "Side", "Step", "Steps", "StoppingRule", "TimeBudget", "Trend", "Turn", "Turns",
     "Verdict", "Warmup", "advice", "between_runs", "calibrate", "canary", "ceilings", "conditions", "decide",
     "decide_together", "export_host", "find_steps", "fit_at_once", "geometric_mean", "hodges_lehmann",
-    "hodges_lehmann_interval", "host", "is_cold", "judge", "judge_history", "judge_mean", "judge_unpaired",
-    "mean_seconds", "measure", "measure_pairs", "median", "median_absolute_deviation", "median_interval",
-    "peak_resident_bytes", "quantile", "quantile_interval", "quartiles", "read_host", "read_host_profile", "refuse",
-    "relative_spread", "rotation_count", "samples_needed", "serve", "shift", "shift_interval", "signed_rank_p",
-    "system_clock", "thread_ladder",
+    "hodges_lehmann_interval", "host", "huge_page_bytes", "is_cold", "judge", "judge_history", "judge_mean",
+    "judge_unpaired", "mean_seconds", "measure", "measure_pairs", "median", "median_absolute_deviation",
+    "median_interval", "peak_resident_bytes", "quantile", "quantile_interval", "quartiles", "read_host",
+    "read_host_profile", "refuse", "relative_spread", "rotation_count", "samples_needed", "serve", "shift",
+    "shift_interval", "signed_rank_p", "system_clock", "thread_ladder",
 ]  # fmt: skip

@@ -205,8 +205,10 @@ def geometric_mean(judgements: Sequence[Judgement], confidence: float = 0.95) ->
 
 
 def judge_mean(judgements: Sequence[Judgement], margin: float) -> tuple[Verdict, float, Interval]:
-    """The verdict of the geometric mean, which a change of no single case may explain. No fresh pairs confirm it: a call
-    takes an interval that lies beyond the margin as a whole."""
+    """The verdict of the geometric mean, which a change of no single case may explain.
+
+    No fresh pairs confirm it: a call takes an interval that lies beyond the margin as a whole.
+    """
     ratio, interval = geometric_mean(judgements)
     edge = 1 + margin
     if interval.low > edge:

@@ -252,6 +252,7 @@ def _paired(
 ) -> Outcome:  # fmt: skip
     part = same_part(contest)
     pair, said = _open(contest, part, sides)
+    huge = [[about.get("huge_bytes") for about in said]]
     one = sum(max(about["call_seconds"], SAMPLE_SECONDS) for about in said)
     needed = 2 * one * plan.looks[0]
     if needed > max_seconds:
@@ -296,7 +297,8 @@ def _paired(
         middle = math.exp(sorted(math.log(b / a) for a, b in zip(*samples, strict=True))[len(samples[0]) // 2])
         if 1 / _LUCK < middle < _LUCK:
             sides.stop()
-            pair, _ = _open(contest, part, sides)
+            pair, again = _open(contest, part, sides)
+            huge.append([about.get("huge_bytes") for about in again])
         begun = len(samples[0])
 
     def more(n: int) -> list[float]:
@@ -321,6 +323,7 @@ def _paired(
         "error_share": [about["error_share"] for about in said],
         "prepared_bytes": [about["prepared_bytes"] for about in said],
         "kernel_version": [about["kernel_version"] for about in said],
+        "huge_bytes": huge,
         "sides": [dict(side.about) for side in pair],
         "python": sys.version.split()[0],
         "discarded": discarded,

@@ -17,7 +17,7 @@ import numpy as np
 
 from kbench.core import Problem
 from kbench.kernels import comparable, kernel_version, op_spec, support
-from kbench.measure import host, is_cold, mean_seconds, serve, system_clock
+from kbench.measure import host, huge_page_bytes, is_cold, mean_seconds, serve, system_clock
 from kbench.results import current_commit
 
 from .cell import Cell
@@ -62,6 +62,7 @@ class OpSide:
             "error_share": min(judged.worst, 1e9),
             "cold": is_cold(1, touched_bytes(case, chosen), host().llc_bytes),
             "prepared_bytes": packed.n_bytes,
+            "huge_bytes": huge_page_bytes(),
             "op_spec_hash": op_spec(problem.op).hash,
             "kernel_version": kernel_version(item),
         }
