@@ -59,6 +59,7 @@ def check(
 
     Example: kbench rules check my.yaml --model deepseek-v2-chat --strict --vram 24G --dram 136G --context 8192
     """
+    from kbench.engine import planned_uncaptured
     from kbench.kernels import block_errors
     from kbench.model import build_tree, load_descriptor, operator_errors
     from kbench.rules import Severity, read_rules
@@ -83,6 +84,7 @@ def check(
         budgets=budgets,
         besides=memory,
         cannot_replace=functools.partial(operator_errors, descriptor) if descriptor else None,
+        find_uncaptured=functools.partial(planned_uncaptured, descriptor) if descriptor else None,
     )
     counts = {str(severity): sum(found.severity is severity for found in findings) for severity in Severity}
     if json:

@@ -1,6 +1,7 @@
 """Runs models: loads weights, executes lowered calls, keeps the cache, makes tokens."""
 
 from .batch import generate_batch
+from .capture import planned_uncaptured
 from .chat_template import ChatTemplate
 from .conversation import Conversation, prompt_ids
 from .devices import DeviceMap, parse_alias
@@ -61,6 +62,7 @@ __all__ = [
     "parse_alias",
     "parse_engine",
     "planned_needs",
+    "planned_uncaptured",
     "prompt_ids",
     "serve_host",
     "softmax",

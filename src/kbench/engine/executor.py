@@ -13,14 +13,23 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import INJECTED, Device, OpCall
-from kbench.kernels import AnyArray, Spans, StepState, TorchCache, TorchDevice, implementation, on_tensors
+from kbench.core import INJECTED, Device, OpCall, Value
+from kbench.kernels import (
+    AnyArray,
+    DeviceStep,
+    Spans,
+    StepState,
+    TorchCache,
+    TorchDevice,
+    implementation,
+    on_tensors,
+)
 from kbench.model import Arena, plan_arena
 
 from .kept import EVERYTHING, EXPERTS, NOTHING, chosen_experts
@@ -76,7 +85,7 @@ class Executable:
         items = schedule(calls, machine.devices)
         self.calls = tuple(item.call for item in items if item.what != SEND)
         self._layers = attention_devices(self.calls)
-        self._slots, self._spaces = _place(items, max_tokens, machine, keep)
+        self._slots, self._spaces = self._laid_out(items, keep)
         self._kept = chosen_experts(self.calls) if keep == EXPERTS else tuple(self._slots)
         self.n_bytes = sum(space.n_bytes for space in self._spaces.values())
         self._transfers: dict[int, Transfer] = {}
@@ -85,20 +94,16 @@ class Executable:
         self._queued = any(machine.devices.has_own_queue(device) for device in self._spaces)
         self._steps = self._bound(items)
 
+    def _laid_out(self, items: Sequence[Item], keep: str) -> tuple[dict[str, Slot], dict[Device, Space]]:
+        return laid_out(items, self.max_tokens, self._machine, keep)
+
     def _bound(self, items: Iterable[Item]) -> list[Step]:
         steps: list[Step] = []
         run: list[OpCall] = []
 
         def finish() -> None:
             if run:
-                device = run[0].device
-                space, caches = self._spaces[device], self._caches_on(device)
-                offsets = {name: slot.offset for name, slot in self._slots.items() if slot.space is space}
-                native = NativeRun(
-                    run, self.max_tokens, space.buffer, offsets, self._weights, caches, self._machine.pool(device),
-                    self._max_spans,
-                )  # fmt: skip
-                steps.append(self._queue(device, native))
+                steps.append(self._queue(run[0].device, self._native(run)))
                 run.clear()
 
         for item in items:
@@ -114,6 +119,15 @@ class Executable:
                 steps.append(_Half(self._transfer(item), item.what))
         finish()
         return steps
+
+    def _native(self, calls: Sequence[OpCall]) -> NativeRun:
+        device = calls[0].device
+        space, caches = self._spaces[device], self._caches_on(device)
+        offsets = {name: slot.offset for name, slot in self._slots.items() if slot.space is space}
+        return NativeRun(
+            calls, self.max_tokens, space.buffer, offsets, self._weights, caches, self._machine.pool(device),
+            self._max_spans,
+        )  # fmt: skip
 
     def _queue(self, device: Device, step: Step) -> Step:
         if not self._machine.devices.has_own_queue(device):
@@ -141,8 +155,12 @@ class Executable:
                 layer: cache if isinstance(cache, TorchCache) else TorchCache.over(cache)
                 for layer, cache in caches.items()
             }
-            return _TorchCall(call, self._slots, item, self._weights.of(call), tensors)
+            return _TorchCall(call, self._slots, item, self._weights.of(call), tensors, self._on_device(call.device))
         return _PythonCall(call, self._slots, _runner(call, self._weights, caches, self._bind))
+
+    def _on_device(self, device: Device) -> DeviceStep | None:
+        """Where calls on ``device`` read token and position; None: on the host."""
+        return None
 
     def run(self, tokens: TokenArray, spans: Spans) -> None:
         """One step over ``tokens``, which belong where ``spans`` say."""
@@ -180,10 +198,18 @@ class Executable:
         return {name: self._slots[name].copy(n_tokens) for name in self._kept}
 
 
-def _place(
-    items: Sequence[Item], max_tokens: int, machine: Machine, keep: str
+def laid_out(
+    items: Sequence[Item],
+    max_tokens: int,
+    machine: Machine,
+    keep: str,
+    alone: Collection[str] = (),
+    pinned: bool = False,
 ) -> tuple[dict[str, Slot], dict[Device, Space]]:
-    """A place for every value, in an arena for each device that makes or receives any."""
+    """A place for every value, in an arena for each device that makes or receives any.
+
+    ``alone``: values whose bytes no other value ever has. ``pinned``: the CPU's arena is where GPUs copy from and to.
+    """
     # A value that is sent is read on the sender's side, and made anew on the receiver's.
     halves = [
         dataclasses.replace(item.call, outputs=()) if item.what == SEND
@@ -196,16 +222,30 @@ def _place(
     spaces: dict[Device, Space] = {}
     for device in dict.fromkeys(call.device for call in halves if call.outputs):
         mine = [call for call in halves if call.device == device]
-        arena = _apart(mine, max_tokens) if keep == EVERYTHING else plan_arena(halves, max_tokens, device, names)
+        if keep == EVERYTHING:
+            arena = _apart([value for call in mine for value in call.outputs], max_tokens)
+        else:
+            shared = [_without(call, alone) for call in halves]
+            arena = plan_arena(shared, max_tokens, device, names)
+            apart = [value for call in mine for value in call.outputs if value.name in alone]
+            rest = _apart(apart, max_tokens, arena.n_bytes + -arena.n_bytes % ALIGNMENT)
+            arena = Arena({**arena.offsets, **rest.offsets}, rest.n_bytes if apart else arena.n_bytes)
         queue = machine.queue(device)
-        space = spaces[device] = Space(device, machine.devices.physical(device), queue, arena.n_bytes)
+        space = spaces[device] = Space(device, machine.devices.physical(device), queue, arena.n_bytes, pinned)
         slots |= {v.name: Slot(space, arena.offsets[v.name], v) for call in mine for v in call.outputs}
     return slots, spaces
 
 
-def _apart(calls: Sequence[OpCall], max_tokens: int) -> Arena:
-    offsets, end = {}, 0
-    for value in (value for call in calls for value in call.outputs):
+def _without(call: OpCall, names: Collection[str]) -> OpCall:
+    """``call`` without those of its outputs."""
+    kept = tuple(value for value in call.outputs if value.name not in names)
+    return call if len(kept) == len(call.outputs) else dataclasses.replace(call, outputs=kept)
+
+
+def _apart(values: Sequence[Value], max_tokens: int, end: int = 0) -> Arena:
+    """``values`` one after the other from ``end`` on."""
+    offsets = {}
+    for value in values:
         offsets[value.name] = end
         size = (1 if value.rows == "one" else max_tokens) * value.width * ELEMENT_BYTES
         end += size + -size % ALIGNMENT
@@ -250,12 +290,18 @@ class _TorchCall:
     """A call on tensors that stay on their device."""
 
     def __init__(
-        self, call: OpCall, slots: dict[str, Slot], item: TorchDevice, prepared: Any, caches: dict[int, TorchCache]
+        self,
+        call: OpCall,
+        slots: dict[str, Slot],
+        item: TorchDevice,
+        prepared: Any,
+        caches: dict[int, TorchCache],
+        on_device: DeviceStep | None,
     ) -> None:
         self._call, self._item, self._prepared = call, item, prepared
         self._inputs = [slots[name] for name in call.inputs if name != "$tokens"]
         self._outputs = [slots[value.name] for value in call.outputs]
-        self._state = StepState(np.zeros(0, np.int32), 0, caches)  # type: ignore[arg-type]
+        self._state = StepState(np.zeros(0, np.int32), 0, caches, on_device=on_device)  # type: ignore[arg-type]
 
     def run(self, tokens: TokenArray, spans: Spans) -> None:
         n_tokens = len(tokens)

@@ -33,6 +33,8 @@ class LoadOptions:
     trust: packages whose operators the placements may name, besides those installed as such.
     alias: devices that stand for others: ``{Device("cuda"): CPU}`` rehearses rules for a GPU without one
         (``parse_alias`` reads ``cuda:0=cpu``).
+    graph: a decode step over several devices runs by a plan, on a GPU as one CUDA graph, where that can be; False: call
+        by call.
     """
 
     default: Placement | None = None
@@ -47,3 +49,4 @@ class LoadOptions:
     weights: WeightStore | None = None
     trust: Iterable[str] = ()
     alias: Mapping[Device, Device] | None = None
+    graph: bool = True

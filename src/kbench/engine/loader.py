@@ -40,6 +40,7 @@ from .chat_template import ChatTemplate
 from .choice import Choice
 from .devices import DeviceMap
 from .executor import Executable
+from .kept import NOTHING
 from .kv_cache import OVERFLOWS, RING, KvCache
 from .layerwise import LayerwiseExecutable
 from .load_options import LoadOptions
@@ -47,6 +48,7 @@ from .machine import Machine
 from .operator_store import OperatorStore
 from .pipeline import HostGroup
 from .placed_caches import PlacedCaches
+from .planned import ONE_TOKEN, PlannedExecutable, why_not_planned
 from .room import (
     DEFAULT_CONTEXT,
     add_weights,
@@ -219,6 +221,9 @@ def _load(
         leads = group is not None and not group.host
         announce = group.announce(phase, tokens, logits, keep, calls) if group is not None and leads else None
         bind = operators.bind(phase)
+        alone = options.graph and (phase, tokens, keep) == (Phase.DECODE, ONE_TOKEN, NOTHING)
+        if alone and not why_not_planned(calls, machine, sequences):
+            return PlannedExecutable(calls, store, cache, machine, bind)
         return Executable(
             calls, tokens, store, cache, machine, spans=tokens if phase is Phase.DECODE else 1, keep=keep,
             bind=bind, announce=announce,

@@ -38,6 +38,11 @@ class NativeRun:
             self._ends.append(native.emit(self._program, call, weights.of(call), offsets, caches) + 1)
         self.run = self._program.run
 
+    def launch(self, tokens: npt.NDArray[np.int32], spans: Spans) -> Any:
+        """The run for C code to start, of what the arrays hold then: ``function(data)`` by their addresses; ``error``
+        tells of the last one."""
+        return self._program.launch(tokens, spans)
+
     def profile(self, tokens: npt.NDArray[np.int32], spans: Spans) -> list[float]:
         """Runs once; returns the seconds of each call."""
         steps: list[float] = self._program.run(tokens, spans, True)

@@ -39,15 +39,26 @@ def aligned_buffer(n_bytes: int) -> npt.NDArray[np.uint8]:
     return raw[begin : begin + n_bytes]
 
 
+def pinned_buffer(n_bytes: int) -> npt.NDArray[np.uint8]:
+    """The same in page-locked memory. Needs a GPU."""
+    import torch
+
+    raw: npt.NDArray[np.uint8] = torch.zeros(n_bytes + ALIGNMENT, dtype=torch.uint8, pin_memory=True).numpy()
+    begin = -raw.ctypes.data % ALIGNMENT
+    return raw[begin : begin + n_bytes]
+
+
 class Space:
     """The arena of ``device``, in memory of ``physical``: numpy where that is the CPU, a torch tensor elsewhere."""
 
-    def __init__(self, device: Device, physical: Device, queue: Queue, n_bytes: int) -> None:
+    def __init__(self, device: Device, physical: Device, queue: Queue, n_bytes: int, pinned: bool = False) -> None:
+        """``pinned``: in host memory that the system does not move, which a GPU copies from and to while others go
+        on."""
         self.device, self.physical, self.queue, self.n_bytes = device, physical, queue, n_bytes
         self.in_host_memory = physical == CPU
         self.buffer: Any
         if self.in_host_memory:
-            self.buffer = aligned_buffer(n_bytes)
+            self.buffer = pinned_buffer(n_bytes) if pinned else aligned_buffer(n_bytes)
         else:
             import torch
 

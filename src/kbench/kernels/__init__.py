@@ -27,6 +27,7 @@ from .registry import (
     ladder_implementations,
     on_tensors,
     packing,
+    planned_on_gpu,
     runnable_on,
     support,
 )
@@ -34,18 +35,19 @@ from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
 from .support_table import DEQUANTISED, OWN, kernel_of, support_table
 from .tolerance import accuracy_of
-from .torch_baseline import TorchCache, TorchDevice, stored_tensor, torch_device
+from .torch_baseline import DeviceStep, TorchCache, TorchDevice, stored_tensor, torch_device
 from .triton import interpreted
 from .version import kernel_version
 
 __all__ = [
-    "DEQUANTISED", "OWN", "PEER_NAMES", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "Example",
-    "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "Spans", "StepState", "Stored", "Support",
-    "TorchCache", "TorchDevice", "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates",
-    "check", "comparable", "dequantize", "empty_rows", "example", "example_cache", "example_weights", "first_seen",
-    "implementation", "implementations", "interpreted", "kernel_of", "kernel_version", "ladder_implementations",
-    "native_probes", "on_tensors", "op_spec", "packing", "peer_implementation", "random_floats", "random_weight",
-    "rope_frequencies", "runnable_on", "slots", "stored_tensor", "support", "support_table", "torch_device",
+    "DEQUANTISED", "OWN", "PEER_NAMES", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "DeviceStep",
+    "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "Spans", "StepState", "Stored",
+    "Support", "TorchCache", "TorchDevice", "Verdict", "WeightData", "accuracy_of", "best", "block_errors",
+    "candidates", "check", "comparable", "dequantize", "empty_rows", "example", "example_cache", "example_weights",
+    "first_seen", "implementation", "implementations", "interpreted", "kernel_of", "kernel_version",
+    "ladder_implementations", "native_probes", "on_tensors", "op_spec", "packing", "peer_implementation",
+    "planned_on_gpu", "random_floats", "random_weight", "rope_frequencies", "runnable_on", "slots", "stored_tensor",
+    "support", "support_table", "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

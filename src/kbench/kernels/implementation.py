@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from kbench.core import Block, OpCall, Problem
 
 from .block_parameters import BlockParameter
 from .cache import Cache
+
+if TYPE_CHECKING:
+    from .torch_baseline import DeviceStep
 
 FloatArray = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[np.generic]
@@ -64,12 +67,15 @@ class StepState:
     """What changes from step to step: token ids (int32), where they belong, the caches by layer.
 
     The tokens are those of sequence 0, the first of them at ``position``; or of several sequences, as ``spans`` say.
+    With ``on_device`` that is for kernels to read where they run: whoever queues them looks at nothing else here, so
+    that what is queued once can be replayed at any position.
     """
 
     tokens: npt.NDArray[np.int32]
     position: int = 0
     caches: Mapping[int, Cache] = field(default_factory=dict)
     spans: Spans | None = None
+    on_device: DeviceStep | None = None
 
     def place(self, tokens: npt.NDArray[np.int32], spans: Spans) -> None:
         """Makes it the state of a step over ``tokens``, which belong where ``spans`` say."""
@@ -119,6 +125,11 @@ class Implementation(Protocol):
 
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         """What can be chosen of its kernels for ``problem``; None: for any problem."""
+
+    def capturable(self, problem: Problem) -> Support:
+        """Whether a call of ``problem`` in a decode step can be a part of a CUDA graph: on a GPU, because what it
+        queues depends on nothing that the host looks at; on the CPU, because a host function can run it, without
+        Python. ``reason`` says what the host looks at."""
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> Prepared:
         """Packs ``weights`` (in the order of ``OpCall.weights``), as the call's kernel parameters ``block`` say."""

@@ -51,6 +51,9 @@ class MissingNative:
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
 
+    def capturable(self, problem: Problem) -> Support:
+        return Support(False, self._reason)
+
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> Prepared:
         raise Unsupported(f"{self.name}: {self._reason}")
 
@@ -169,6 +172,14 @@ def on_tensors(name: str, place: str) -> TorchDevice | None:
     if name == TritonImplementation.name:
         return triton_device(place)
     return torch_device(place) if name == "torch" else None
+
+
+def planned_on_gpu(problem: Problem) -> str:
+    """Name of the highest-ranked implementation that a GPU has for ``problem``, whether or not there is a GPU here."""
+    for item in implementations():
+        if (item.device_kind == "cuda" or isinstance(item, TorchImplementation)) and item.supports(problem).ok:
+            return item.name
+    return AUTO
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,5 +1,6 @@
 """Rule files: KTransformers' YAML dialect and kbench's own form of it, read, matched, checked, explained, written."""
 
+from .capture import Uncaptured
 from .check import check
 from .emit import emit, write_rules
 from .explain import Row, explain, fold_rows, hidden_state, memory_by_device, weights_by_device
@@ -13,7 +14,8 @@ from .schema import Rule, RuleSet, parse_rules, read_rules
 check_rules = check
 
 __all__ = [
-    "ENTRY_POINT_GROUP", "TOOLS", "Export", "Finding", "Row", "Rule", "RuleSet", "Serving", "Severity", "assign",
+    "ENTRY_POINT_GROUP", "TOOLS", "Export", "Finding", "Row", "Rule", "RuleSet", "Serving", "Severity",
+    "Uncaptured", "assign",
     "check", "check_rules", "emit", "explain", "export", "fold_rows", "hidden_state", "is_trusted", "load_rules",
     "match_modules", "memory_by_device", "parse_rules", "read_rules", "weights_by_device", "write_rules",
 ]  # fmt: skip

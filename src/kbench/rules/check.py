@@ -19,6 +19,7 @@ from kbench.core import (
 )
 
 from .budget import Memory, budget_findings
+from .capture import FindUncaptured, capture_findings
 from .classes import KNOWN_CLASSES, answers_to, is_known
 from .finding import ERROR, INFO, WARNING, Finding
 from .flow import flow_findings
@@ -65,6 +66,7 @@ def check(
     budgets: Mapping[Device, int] | None = None,
     besides: Memory | None = None,
     cannot_replace: CannotReplace | None = None,
+    find_uncaptured: FindUncaptured | None = None,
 ) -> list[Finding]:
     """Findings by line. Without a ``tree``, those that need no model.
 
@@ -77,6 +79,7 @@ def check(
         budgets: bytes that a device has; of other devices none is known.
         besides: what running takes of each device besides weights; None: nothing is known of it.
         cannot_replace: where operators of somebody's own cannot be; None: they can be anywhere.
+        find_uncaptured: what no CUDA graph can hold; None: nothing is known of it.
     """
     default = rules.default_placement if default is None else default
     resolved = {rule.number: resolve(rules, rule) for rule in rules.rules}
@@ -98,6 +101,10 @@ def check(
         findings += _without_kwargs(rules, placed)
         findings += _quants(rules, placed, can_take)
         findings += _own_operators(rules, placed, cannot_replace)
+        assignment = {one.matched.module.name: one.placement for one in placed}
+        findings += capture_findings(
+            rules, assignment, {one.matched.module.name: one.matched.rule for one in placed}, find_uncaptured
+        )
         findings += _unmatched(rules, placed)
         modules = [(one.matched.module, one.matched.rule, one.placement) for one in placed]
         findings += flow_findings(rules, modules, placer.transfer_map, default)

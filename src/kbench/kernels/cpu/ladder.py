@@ -44,6 +44,9 @@ class LadderItem:
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
 
+    def capturable(self, problem: Problem) -> Support:
+        return Support(False, "teaching material runs call by call")
+
 
 class LinearStep(LadderItem):
     """A step of the ladder proper: ``linear`` without a bias, weights F32 or Q8_0.

@@ -87,6 +87,10 @@ class NativeImplementation:
         found = {p.name: p for quant_name in quants for p in _parameters(self.isa, problem.op, quant_name, tokens)}
         return tuple(found.values())
 
+    def capturable(self, problem: Problem) -> Support:
+        """Programs run without Python."""
+        return self.supports(problem)
+
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> PackedWeights:
         """Packs ``weights`` on all cores; with ``block={"layout": "raw"}`` keeps them where they are.
 

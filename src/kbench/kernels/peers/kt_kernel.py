@@ -125,6 +125,9 @@ class KtExperts:
         """Activations in int8 with one scale for 256, bfloat16 in and out."""
         return "int8k"
 
+    def capturable(self, problem: Problem) -> Support:
+        return Support(False, "it is driven from Python")
+
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> Prepared:
         whole = [WeightData(w.name, w.quant, w.shape, np.ascontiguousarray(w.whole)) for w in weights]
         return _Experts(problem, tuple(whole))

@@ -48,6 +48,9 @@ class ReferenceImplementation:
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
 
+    def capturable(self, problem: Problem) -> Support:
+        return Support(False, "numpy, which needs Python")
+
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> Dequantized:
         # Of an embedding a few rows are read per call: dequantising all of them would cost gigabytes for nothing.
         keep = problem.op != "embedding"

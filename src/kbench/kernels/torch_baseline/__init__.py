@@ -2,6 +2,9 @@
 
 from .cache import TorchCache, stored_tensor
 from .device import TorchDevice, torch_device
+from .device_step import DeviceStep
 from .implementation import TorchImplementation, TorchWeights
 
-__all__ = ["TorchCache", "TorchDevice", "TorchImplementation", "TorchWeights", "stored_tensor", "torch_device"]
+__all__ = [
+    "DeviceStep", "TorchCache", "TorchDevice", "TorchImplementation", "TorchWeights", "stored_tensor", "torch_device",
+]  # fmt: skip

@@ -70,6 +70,14 @@ def append(
     return _decode(filled) if kv == "q8_0" else filled.float()
 
 
+def append_at(stored: torch.Tensor, kv: str, slot: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Writes ``rows [heads, 1, width]`` into ``slot`` (int64 ``[1]``, on the device) of sequence 0; all that its slots
+    hold, in float32: what of it is seen is for the caller to say."""
+    one = stored[0]
+    one.index_copy_(1, slot, _encode(rows) if kv == "q8_0" else rows.to(stored.dtype))
+    return _decode(one) if kv == "q8_0" else one.float()
+
+
 def _encode(rows: torch.Tensor) -> torch.Tensor:
     """Q8_0 as GGML defines it: scale = largest magnitude / 127, quants to nearest with halves away from zero."""
     import torch

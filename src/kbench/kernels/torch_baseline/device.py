@@ -11,6 +11,7 @@ from kbench.core import Block, OpCall, Problem
 
 from ..implementation import Prepared, StepState, WeightData
 from ..reference import Tensor, router_biases
+from . import captured
 from .implementation import TorchImplementation, TorchWeights
 from .route import route
 
@@ -53,7 +54,7 @@ class TorchDevice(TorchImplementation):
         """One call's outputs, float32 (ids int32), on the device; ``state.caches`` hold ``TorchCache`` of the device.
 
         On CUDA it is queued on the current stream, and values that decide what is queued (which experts) are waited
-        for.
+        for; with ``state.on_device`` nothing is, of what is ``capturable``.
         """
         import torch
 
@@ -63,9 +64,37 @@ class TorchDevice(TorchImplementation):
                 (rows,) = prepared.tensors
                 if isinstance(rows, Tensor):
                     return [torch.from_numpy(rows.rows(state.tokens))]
+                if state.on_device is not None:
+                    return [rows[state.on_device.tokens]]
                 return [rows[torch.from_numpy(state.tokens).to(self.place)]]
             y: list[Any] = getattr(self, f"_{call.op}")(call, prepared.tensors, inputs, state)
             return [t if t.dtype == torch.int32 else t.float() for t in y]
+
+    def _turns(
+        self, call: OpCall, w: Sequence[torch.Tensor], device: torch.device, state: StepState
+    ) -> tuple[torch.Tensor, torch.Tensor, float]:
+        step = state.on_device
+        if step is None:
+            return super()._turns(call, w, device, state)
+        name = call.outputs[0].name
+        if name not in step.constants:  # they come from host memory: before a capture, not in it
+            step.constants[name] = super()._turns(call, w, device, state)[1:]
+        inv_freq, factor = step.constants[name]
+        return step.positions.float(), inv_freq, factor
+
+    def _attention(
+        self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
+    ) -> list[Any]:
+        if state.on_device is None:
+            return super()._attention(call, w, x, state)
+        return captured.attention(call, w, x, state, state.on_device)
+
+    def _mla_attention(
+        self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
+    ) -> list[Any]:
+        if state.on_device is None:
+            return super()._mla_attention(call, w, x, state)
+        return captured.mla_attention(call, x, state, state.on_device)
 
     def _moe_router(
         self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState

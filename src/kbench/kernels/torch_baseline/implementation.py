@@ -20,6 +20,7 @@ from ..implementation import YES, AnyArray, Prepared, StepState, Support, Weight
 from ..reference import Tensor, cache_of, clamp_of, dequantize, expansion, route, router_biases
 from ..rope import rope_frequencies
 from .cache import append as append_on_device
+from .captured import torch_capturable
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +102,10 @@ class TorchImplementation:
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
 
+    def capturable(self, problem: Problem) -> Support:
+        """On a GPU; on the CPU its calls need Python."""
+        return torch_capturable(problem)
+
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
         if problem.op == "embedding":
             return TorchWeights((Tensor(weights[0]),))
@@ -172,10 +177,8 @@ class TorchImplementation:
         import torch
 
         heads, d = call.problem.integer("heads"), call.problem.integer("d")
-        inv_freq, factor = rope_frequencies(call.attrs, d, w[0].cpu().numpy() if w else None)
-        device = x[0].device
-        positions = torch.from_numpy(state.positions).to(device, torch.float32)
-        angles = torch.outer(positions, torch.from_numpy(inv_freq).to(device))[:, None]
+        positions, inv_freq, factor = self._turns(call, w, x[0].device, state)
+        angles = torch.outer(positions, inv_freq)[:, None]
         cos, sin = angles.cos() * factor, angles.sin() * factor
         vectors = x[0].reshape(len(x[0]), heads, -1)
         first = call.attrs.get("part") == "first"
@@ -187,6 +190,16 @@ class TorchImplementation:
             a, b = turning[..., 0::2], turning[..., 1::2]
             turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
         return [torch.cat([turned, still] if first else [still, turned], dim=-1).reshape(x[0].shape)]
+
+    def _turns(
+        self, call: OpCall, w: Sequence[torch.Tensor], device: torch.device, state: StepState
+    ) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """Positions, float32 ``[tokens]``; how far a pair turns with each; a factor for the result."""
+        import torch
+
+        inv_freq, factor = rope_frequencies(call.attrs, call.problem.integer("d"), w[0].cpu().numpy() if w else None)
+        positions = torch.from_numpy(state.positions).to(device, torch.float32)
+        return positions, torch.from_numpy(inv_freq).to(device), factor
 
     def _attend(
         self,

@@ -103,6 +103,10 @@ class TritonImplementation:
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
         return ()
 
+    def capturable(self, problem: Problem) -> Support:
+        """Our kernels read nothing on the host; what torch does for the rest is torch's."""
+        return YES if takes(problem).ok else self._device.capturable(problem)
+
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
         return self._device.prepare(problem, weights, block)
 

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "launch.h"
 #include "owned_matrix.h"
 #include "program.h"
 
@@ -124,6 +125,19 @@ class BoundProgram {
     program_.set_parameters(block);
   }
 
+  // Of sequences that `where`, int64 [n, 3], tells at each start.
+  Launch launch(const AnyReadable& tokens, const AnyReadable& where) {
+    check_type<int32_t>(tokens, "tokens", "int32");
+    check_layout(tokens, 1, "tokens");
+    check_type<int64_t>(where, "where", "int64");
+    check_layout(where, 2, "where");
+    if (where.shape(1) != 3) throw std::invalid_argument("where has rows of another length; accepted: 3");
+    launched_.push_back(tokens);
+    launched_.push_back(where);
+    return {program_, static_cast<const int32_t*>(tokens.data()), static_cast<int64_t>(tokens.size()),
+            static_cast<const int64_t*>(where.data()), static_cast<int64_t>(where.shape(0)), ""};
+  }
+
   nb::object run(const AnyReadable& tokens, const std::variant<int64_t, AnyReadable>& where, bool profile) {
     check_type<int32_t>(tokens, "tokens", "int32");
     check_layout(tokens, 1, "tokens");
@@ -161,6 +175,7 @@ class BoundProgram {
   AnyArray arena_;
   std::vector<nb::object> kept_;
   std::vector<AnyArray> caches_;
+  std::vector<AnyReadable> launched_;  // kept as long as anything may be started
   Program program_;
 };
 
@@ -186,6 +201,13 @@ std::vector<float> floats(const std::optional<Matrix2d>& x) {
 void bind_program(nb::module_& m) {
   using namespace nb::literals;
   using P = BoundProgram;
+  nb::class_<Launch>(m, "Launch",
+                     "A run that C code starts by calling the function at address `function` with `data`, without "
+                     "Python.")
+      .def_prop_ro("function", [](Launch&) { return reinterpret_cast<uintptr_t>(&Launch::start); })
+      .def_prop_ro("data", [](Launch& l) { return reinterpret_cast<uintptr_t>(&l); })
+      .def_prop_ro(
+          "error", [](Launch& l) { return l.error; }, "What was wrong with the last run; empty: nothing.");
   nb::class_<P>(m, "Program",
                 "A run of operations, recorded once and replayed in one parallel region.\n\n"
                 "Values are row-major [rows, width] of float32 (int32 for expert ids) at byte offsets into `arena`.\n"
@@ -339,6 +361,8 @@ void bind_program(nb::module_& m) {
           "clamped"_a = false, "alpha"_a = 1.0f, "limit"_a = 0.0f, "threads"_a = 0,
           "Biases are [experts, rows of the matrix]. Experts compute down(silu(gate) * up), or, clamped,\n"
           "down(g * sigmoid(alpha * g) * (u + 1)) with g = gate, at most limit, and u = up, within +-limit.")
+      .def("launch", &P::launch, nb::keep_alive<0, 1>(), "tokens"_a, "where"_a,
+           "A run for C code to start, of the tokens (int32[:]) and spans (int64[:, 3]) that the arrays hold then.")
       .def("run", &P::run, "tokens"_a, "position"_a, "profile"_a = false,
            "Replays all steps for `tokens` (int32[:]), the first of which has `position` tokens before it: a number,\n"
            "for sequence 0, or int64[:, 3] with (sequence, position, tokens) of each sequence, in the tokens' order.\n"

@@ -1,0 +1,141 @@
+"""What says that a CUDA graph can hold it: recorded once and replayed, it does at every later position what it should.
+
+A recording of torch's operations stands for the graph: each is done again on the same tensors, and what the host did
+between them is not done again. So a position, a length or a choice of experts that the host looked at stays what it was
+when it was recorded, as in a graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kbench.core import Problem
+from kbench.kernels import DeviceStep, StepState, TorchCache, TorchDevice, example, implementation, planned_on_gpu
+
+torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+
+class HostLooked(Exception):
+    pass
+
+
+class Recording(TorchDispatchMode):  # type: ignore[misc]
+    """Operations as they are done; ``replay`` does them again, into the same tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        looks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+        if looks & set(func.tags):
+            raise HostLooked(str(func))
+        out = func(*args, **(kwargs or {}))
+        self.done.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self) -> None:
+        for func, args, kwargs, out in self.done:
+            tensors = [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+            results = [t for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+            shared = {t.untyped_storage().data_ptr() for t in tensors}
+            mutates = func._schema.is_mutable
+            if not mutates and results and all(t.untyped_storage().data_ptr() in shared for t in results):
+                continue  # a view: what it shows is made already
+            with torch.inference_mode():
+                again = torch.utils._pytree.tree_leaves(func(*args, **kwargs))
+                if not mutates:
+                    for old, new in zip(results, [t for t in again if isinstance(t, torch.Tensor)], strict=True):
+                        old.copy_(new)
+
+
+ONE_TOKEN = [
+    "attention(heads=4,kv_heads=2,d=32,kv=f32,tokens=1,context=24)",
+    "attention(heads=4,kv_heads=4,d=32,kv=q8_0,tokens=1,context=24)",
+    "attention(heads=4,kv_heads=2,d=32,kv=f16,tokens=1,context=24,window=7)",
+    "mla_attention(heads=4,kv_lora=64,rope=32,kv=bf16,tokens=1,context=24)",
+    "mla_attention(heads=4,kv_lora=64,rope=32,kv=f32,tokens=1,context=24,window=9)",
+    "rope(heads=4,d=16,tokens=1)",
+    "linear(quant=Q8_0,n=64,k=64,tokens=1)",
+    "head_linear(heads=2,n=32,k=32,quant=F16,tokens=1)",
+    "rms_norm(d=64,rows=1,tokens=1)",
+    "silu_mul(n=64,tokens=1)",
+    "add(d=64,tokens=1)",
+    "gated_add(d=64,tokens=1)",
+    "moe_router(experts=8,top_k=2,k=64,quant=F32,tokens=1)",
+    "top_logits(vocab=64,top_k=4,tokens=1)",
+]
+CAPACITY = 32
+
+
+def caches(problem: Problem) -> dict[int, TorchCache]:
+    if problem.op == "attention":
+        heads, width = problem.integer("kv_heads"), problem.integer("d")
+        return {0: TorchCache.empty(problem.text("kv"), heads, CAPACITY, width, width, "cpu")}
+    if problem.op == "mla_attention":
+        width = problem.integer("kv_lora") + problem.integer("rope")
+        return {0: TorchCache.empty(problem.text("kv"), 1, CAPACITY, width, problem.integer("kv_lora"), "cpu")}
+    return {}
+
+
+@pytest.mark.parametrize("key", ONE_TOKEN)
+def test_a_recorded_call_is_right_at_later_positions(key: str) -> None:
+    problem = Problem.parse(key)
+    rng = np.random.default_rng(3)
+    made = example(problem, rng)
+    call = made.call
+    if "layer" in call.attrs:
+        call = type(call)(**{**{f: getattr(call, f) for f in call.__slots__}, "attrs": {**call.attrs, "layer": 0}})
+    item = TorchDevice("cpu", "f32")
+    assert item.capturable(problem).ok
+    prepared = item.prepare(problem, made.weights)
+    step = DeviceStep.on("cpu")
+    inputs = [torch.from_numpy(np.array(x)) for x in made.inputs]
+    here: Any = StepState(np.zeros(1, np.int32), 0, caches(problem), on_device=step)
+    there: Any = StepState(np.zeros(1, np.int32), 0, caches(problem))
+    recorded, outputs = Recording(), []
+    # 26 is where a window has left the first slots behind, 40 and on where the ring has gone around.
+    positions = [*range(26), *([*range(26, 44)] if problem.has("window") and problem.integer("window") else [])]
+    for position in positions:
+        for x in inputs:
+            if x.dtype == torch.float32:
+                x.copy_(torch.from_numpy(rng.standard_normal(x.shape, np.float32)))
+        step.write(np.array([5], np.int32), position)
+        step.bring()
+        if position < 2:  # what a graph's warm-up does
+            outputs = item.compute(call, prepared, inputs, here)
+        elif position == 2:
+            with recorded:
+                outputs = item.compute(call, prepared, inputs, here)
+        else:
+            recorded.replay()
+        there.place(np.array([5], np.int32), np.array([(0, position, 1)], np.int64))
+        right = item.compute(call, prepared, inputs, there)
+        for found, wanted in zip(outputs, right, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5)
+    for layer, cache in here.caches.items():
+        torch.testing.assert_close(cache.k, there.caches[layer].k, rtol=0, atol=0)
+
+
+def test_experts_that_the_host_looks_at_are_no_part_of_a_graph() -> None:
+    problem = Problem.parse(
+        "moe_experts(experts=4,top_k=2,n=32,k=32,quant_gate=F32,quant_up=F32,quant_down=F32,tokens=1)"
+    )
+    item, made = TorchDevice("cpu", "f32"), example(problem, np.random.default_rng(3))
+    verdict = item.capturable(problem)
+    assert not verdict.ok and "which experts" in verdict.reason
+    inputs = [torch.from_numpy(np.array(x)) for x in made.inputs]
+    with pytest.raises(HostLooked), Recording():
+        item.compute(made.call, item.prepare(problem, made.weights), inputs, made.state)
+
+
+def test_who_can_be_captured() -> None:
+    linear = Problem.parse("linear(quant=Q4_K,n=256,k=256,tokens=1)")
+    several = Problem.parse("rope(heads=4,d=16,tokens=3)")
+    assert planned_on_gpu(linear) == "triton" and implementation("triton").capturable(linear).ok
+    assert not implementation("torch").capturable(several).ok
+    assert not implementation("reference").capturable(linear).ok
