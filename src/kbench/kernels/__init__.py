@@ -13,6 +13,7 @@ from .block_parameters import BlockParameter
 from .cache import Cache, Stored, empty_rows, first_seen, slots
 from .check import Verdict, check
 from .example import Example, example, example_cache, example_weights
+from .expert_subset import expert_subset, pairs_here
 from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared, Spans, StepState, Support, WeightData
 from .peers import PEER_NAMES, comparable, peer_implementation
 from .probes import NativeProbes, native_probes
@@ -44,10 +45,10 @@ __all__ = [
     "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "Spans", "StepState", "Stored",
     "Support", "TorchCache", "TorchDevice", "Verdict", "WeightData", "accuracy_of", "best", "block_errors",
     "candidates", "check", "comparable", "dequantize", "empty_rows", "example", "example_cache", "example_weights",
-    "first_seen", "implementation", "implementations", "interpreted", "kernel_of", "kernel_version",
-    "ladder_implementations", "native_probes", "on_tensors", "op_spec", "packing", "peer_implementation",
-    "planned_on_gpu", "random_floats", "random_weight", "rope_frequencies", "runnable_on", "slots", "stored_tensor",
-    "support", "support_table", "torch_device",
+    "expert_subset", "first_seen", "implementation", "implementations", "interpreted", "kernel_of", "kernel_version",
+    "ladder_implementations", "native_probes", "on_tensors", "op_spec", "packing", "pairs_here",
+    "peer_implementation", "planned_on_gpu", "random_floats", "random_weight", "rope_frequencies", "runnable_on",
+    "slots", "stored_tensor", "support", "support_table", "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

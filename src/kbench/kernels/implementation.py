@@ -42,7 +42,8 @@ class WeightData:
     """A tensor's bytes as GGUF stores them: ``raw`` is uint8, one dimension, usually a view of a memory map.
 
     ``shape`` is in GGUF order, row length first; experts and heads are the last dimension. Where the matrices of a
-    stack do not lie side by side, ``parts`` holds them one by one, and ``raw`` nothing.
+    stack do not lie side by side, ``parts`` holds them one by one, and ``raw`` nothing. ``experts``: of a stack that
+    holds some of a layer's experts only, which, in order.
     """
 
     name: str
@@ -50,6 +51,7 @@ class WeightData:
     shape: tuple[int, ...]
     raw: npt.NDArray[np.uint8]
     parts: tuple[npt.NDArray[np.uint8], ...] = ()
+    experts: tuple[int, ...] = ()
 
     @property
     def whole(self) -> npt.NDArray[np.uint8]:

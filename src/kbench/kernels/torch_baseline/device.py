@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kbench.core import Block, OpCall, Problem
+from kbench.core import Attribute, Block, OpCall, Problem
 
 from ..implementation import Prepared, StepState, WeightData
 from ..reference import Tensor, router_biases
@@ -104,7 +104,12 @@ class TorchDevice(TorchImplementation):
         biases = router_biases(call, w)
         logit_bias, bias = (None if found is None else found.reshape(-1) for found in biases)
         logits = torch.nn.functional.linear(x[0], w[0].float(), logit_bias)
-        return list(route(logits, call.problem.integer("top_k"), call.attrs, bias))
+        return list(self._route(logits, call.problem.integer("top_k"), call.attrs, bias))
+
+    def _route(
+        self, logits: torch.Tensor, top_k: int, attrs: Mapping[str, Attribute], bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return route(logits, top_k, attrs, bias)
 
 
 @functools.lru_cache(maxsize=32)

@@ -6,16 +6,20 @@ import functools
 import importlib.util
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbench.core import Block, OpCall, Problem
+from kbench.core import Attribute, Block, OpCall, Problem
 
 from ..block_parameters import BlockParameter
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
+from ..reference import clamp_of
+from ..tolerance import QUANTS
 from ..torch_baseline import TorchDevice, TorchWeights
+from .expert_stack import ExpertLayer, expert_layer
+from .experts import FEW_TOKENS, route, run_experts
 from .plane_matrix import PlaneMatrix, multiply, plane_matrix
 from .planes import PLANE_FORMATS
 from .tile import FEW_ROWS
@@ -39,20 +43,23 @@ class TritonDevice(TorchDevice):
         self.name = NAME
 
     def accuracy(self, problem: Problem) -> str:
-        if takes(problem).ok:
-            return "f32" if problem.integer("tokens") <= FEW_ROWS else "f16"
+        few = {"linear": FEW_ROWS, "moe_experts": FEW_TOKENS}.get(problem.op)
+        if few is not None and takes(problem).ok:
+            return "f32" if problem.integer("tokens") <= few else "f16"
         return super().accuracy(problem)
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
         """Quantised matrices as planes of codes, everything else as ``torch`` has it."""
-        if not takes(problem).ok:
+        if not _in_planes(problem):
             return super().prepare(problem, weights, block)
+        if problem.op == "moe_experts":
+            return TorchWeights((expert_layer(weights, problem.integer("experts"), self.place),))
         matrix = plane_matrix(weights[0].whole, weights[0].quant, problem.integer("k"), self.place)
         rest = super().prepare(problem, weights[1:], block) if weights[1:] else TorchWeights(())
         return TorchWeights((matrix, *rest.tensors))
 
     def stored_bytes(self, problem: Problem, quant_name: str, shape: Sequence[int]) -> int:
-        if len(shape) == 1 or not takes(problem).ok:
+        if quant_name not in PLANE_FORMATS or not _in_planes(problem):
             return super().stored_bytes(problem, quant_name, shape)
         return math.ceil(math.prod(shape) * PLANE_FORMATS[quant_name].bits_per_weight / 8)
 
@@ -62,14 +69,31 @@ class TritonDevice(TorchDevice):
         y = multiply(x[0], w[0])
         return [y + w[1].reshape(-1) if len(w) > 1 else y]
 
+    def _route(
+        self, logits: torch.Tensor, top_k: int, attrs: Mapping[str, Attribute], bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return route(logits, top_k, attrs, bias)
+
+    def _moe_experts(self, call: OpCall, w: Sequence[Any], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
+        if not isinstance(w[0], ExpertLayer):
+            return super()._moe_experts(call, w, x, s)
+        return [run_experts(x[0], x[1], x[2], w[0], clamp_of(call))]
+
 
 def takes(problem: Problem) -> Support:
     """Whether one of our kernels does ``problem``, and why not."""
-    if problem.op != "linear":
+    if problem.op == "moe_router":
+        return YES  # torch multiplies, in float32, whatever the matrix is stored as
+    if problem.op not in ("linear", "moe_experts"):
         return Support(False, f"no Triton kernel for {problem.op}")
-    if problem.text("quant") not in PLANE_FORMATS:
-        return Support(False, f"no Triton kernel for {problem.text('quant')}; there are {', '.join(PLANE_FORMATS)}")
+    for name in (problem.text(field) for field in QUANTS if problem.has(field)):
+        if name not in PLANE_FORMATS:
+            return Support(False, f"no Triton kernel for {name}; there are {', '.join(PLANE_FORMATS)}")
     return YES
+
+
+def _in_planes(problem: Problem) -> bool:
+    return problem.op in ("linear", "moe_experts") and takes(problem).ok
 
 
 @functools.lru_cache(maxsize=32)
