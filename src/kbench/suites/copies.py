@@ -66,8 +66,8 @@ class PackedCopies:
         return self.copies[0].n_bytes
 
 
-def pack_copies(item: Implementation, problem: Problem, block: Block | None = None) -> PackedCopies:
-    """Makes and packs weights until together they are cold, or memory or patience end."""
+def pack_copies(item: Implementation, problem: Problem, block: Block | None = None, times: int = 1) -> PackedCopies:
+    """Makes and packs weights until together they are cold, ``times`` over, or memory or patience end."""
     rng = np.random.default_rng(_seed(family(problem)))
     weights = example_weights(problem, rng)
     begin = time.perf_counter()
@@ -76,8 +76,8 @@ def pack_copies(item: Implementation, problem: Problem, block: Block | None = No
     size = copies[0].n_bytes
     # Norm weights and the like are nothing to a cache; experts and embedding rows are rotated over within one copy.
     if problem.op in ("linear", "head_linear", "moe_router") and size:
-        cap = max(1, min(MAX_COPIES, MAX_COPY_BYTES // size))
-        count = rotation_count(size, host().llc_bytes, cap)
+        cap = max(1, min(times * MAX_COPIES, MAX_COPY_BYTES // size))
+        count = rotation_count(size, times * host().llc_bytes, cap)
         copies += [item.prepare(problem, example_weights(problem, rng), block) for _ in range(count - 1)]
     return PackedCopies(weights, copies, seconds)
 

@@ -26,6 +26,9 @@ from .verify import verify
 from .workload import Workload, ready
 
 _WARM_TURNS = 2
+# Of what is cold otherwise. Of twice the cache a fifth may still be found on the second way round, more or less as
+# physical addresses fall: sides of one program differed by as much, for as long as their processes lived.
+_COLD_TIMES = 2
 # A turn of so many samples' length is one by itself.
 _LONG = 10
 
@@ -43,7 +46,7 @@ class OpSide:
         judged_support = support(item, problem)
         if not judged_support.ok:
             return {"failed": "Unsupported", "found": judged_support.reason}
-        packed = pack_copies(item, problem, block)
+        packed = pack_copies(item, problem, block, _COLD_TIMES)
         case = first_example(Cell(problem, item.name, threads, block), problem, packed)
         checksum = 0
         for array in (*(weight.whole for weight in case.weights), *case.inputs, case.state.tokens):
