@@ -134,13 +134,11 @@ def main() -> None:
         right = [v.is_call if wanted is None else v is wanted for v in found]
         return 100 * float(np.mean(right)), pairs
 
-    print(
-        "| noise of one sample | nothing changed: calls | pairs | ±3 % | +5 % | +10 % | −5 % | −10 % | pairs at 10 % |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print_head("noise of one sample", "calls where nothing changed", "pairs", "calls of half the margin", "+5 % found",
+               "+10 %", "−5 %", "−10 %", "pairs at −10 %")  # fmt: skip
     for seed, name, noise in chosen:
         false, pairs = calls(noise, 0.0, None, seed)
-        edge, _ = calls(noise, options.margin, None, seed + 50)
+        edge, _ = calls(noise, options.margin / 2, None, seed + 50)
         found = [calls(noise, effect, Verdict.REGRESSED, seed + 100) for effect in (0.05, 0.10)]
         found += [calls(noise, 1 / (1 + effect) - 1, Verdict.IMPROVED, seed + 200) for effect in (0.05, 0.10)]
         cells = [f"{false:.1f} %", f"{pairs:.0f}", f"{edge:.1f} %", *(f"{f:.0f} %" for f, _ in found)]

@@ -35,7 +35,8 @@ def judge_unpaired(
 ) -> Judgement:
     """What blocks of A and of B say; ``between`` is the deviation of the logarithm from run to run.
 
-    ``plan``'s margin, error rate and number of comparisons are used; there are no looks.
+    ``plan``'s margin, error rate and number of comparisons are used; there are no looks. No fresh pairs can confirm a
+    call: it takes an interval that lies beyond the margin as a whole.
     ValueError for no blocks, or times that are not positive.
     """
     if not a_seconds or not b_seconds or min(*a_seconds, *b_seconds) <= 0:

@@ -1,13 +1,15 @@
 """What pairs of times say about two sides: faster, slower, the same, or not yet known.
 
 Of each pair ``d = log(seconds of B / seconds of A)`` is looked at: above 0, B is slower. Its centre is the
-Hodges-Lehmann estimate, with the exact signed-rank interval. ``margin`` is the change that is worth talking about::
+Hodges-Lehmann estimate, with the exact signed-rank interval. ``margin`` is the change that is worth talking about; a
+call says that something changed (the interval leaves 0 out) and that it is worth it (the estimate lies beyond)::
 
                      -margin          0          +margin
-    IMPROVED     |----|  :            :            :
-    SAME                 :        |---:-----|      :
-    REGRESSED            :            :            :   |------|
-    INCONCLUSIVE      |--:-----|      :      |-----:---|
+    IMPROVED     |------*-----|       :            :
+    SAME                 :        |---*-----|      :
+    REGRESSED            :            :   |--------:-*--------|
+    INCONCLUSIVE         :            :   |-----*--:---|
+    INCONCLUSIVE         :        |---:------------:--*-----------|
 
 Pairs are added at declared *looks* while the answer is INCONCLUSIVE. Looking again and again would make a chance find
 likely; so each look has its own share of the error rate, and the shares add up to ``alpha``. A call (IMPROVED or
@@ -49,7 +51,7 @@ class Plan:
         looks: pairs after which the answer is looked for. Six are the least that any interval of 95 % takes.
         alpha: chance of a call at all looks together where nothing changed, before confirmation.
         n_comparisons: how many stand side by side: each gets its part of ``alpha``.
-        confirm: the share of fresh pairs' chance with which a call is believed: one-sided, beyond the margin.
+        confirm: the share of fresh pairs' chance with which a call is believed: one-sided, beyond half the margin.
     """
 
     margin: float = 0.03
@@ -74,7 +76,7 @@ class Judgement:
     """The answer with its reasons. ``ratio`` and ``interval`` are of B's seconds over A's.
 
     ``interval`` covers the ratio with its ``confidence`` at this look, which is more than 95 % because others may
-    follow; ``p`` is the two-sided chance of such ranks if the ratio were within the margin, not corrected for anything.
+    follow; ``p`` is the two-sided chance of such ranks if nothing had changed, not corrected for anything.
     """
 
     verdict: Verdict
@@ -93,25 +95,28 @@ def judge(log_ratios: Sequence[float], plan: Plan, look: int | None = None) -> J
     averages = walsh_averages(log_ratios)
     alpha = plan.alpha if look is None else plan.alpha * plan.share(look)
     interval = interval_of_averages(averages, n, 1 - alpha)
-    edge = math.log1p(plan.margin)
-    slower, faster = chance_beyond(averages, n, edge)[0], chance_beyond(averages, n, -edge)[1]
+    edge, centre = math.log1p(plan.margin), median(averages.tolist())
+    slower, faster = chance_beyond(averages, n, 0.0)[0], chance_beyond(averages, n, 0.0)[1]
     p = min(1.0, 2 * min(slower, faster))
     verdict, reason = Verdict.INCONCLUSIVE, ""
-    if p <= alpha / plan.n_comparisons:
-        verdict = Verdict.REGRESSED if slower < faster else Verdict.IMPROVED
+    if p <= alpha / plan.n_comparisons and abs(centre) > edge:
+        verdict = Verdict.REGRESSED if centre > 0 else Verdict.IMPROVED
     elif interval.confidence >= 1 - alpha and -edge < interval.low and interval.high < edge:
         verdict = Verdict.SAME
+    elif p <= alpha and abs(centre) > edge:
+        reason = f"a change by itself, not among {plan.n_comparisons} comparisons"
     elif p <= alpha:
-        reason = f"beyond {plan.margin:.1%} by itself, not among {plan.n_comparisons} comparisons"
+        reason = f"a change; the interval reaches across {plan.margin:.1%}"
     else:
         reason = f"the interval reaches across {plan.margin:.1%}"
     shown = Interval(math.exp(interval.low), math.exp(interval.high), interval.confidence)
-    return Judgement(verdict, math.exp(median(averages.tolist())), shown, n, p, reason, tuple(log_ratios))
+    return Judgement(verdict, math.exp(centre), shown, n, p, reason, tuple(log_ratios))
 
 
 def confirmed(call: Judgement, fresh: Sequence[float], plan: Plan) -> bool:
-    """Whether fresh pairs lie beyond the margin on the side that ``call`` says."""
-    edge = math.log1p(plan.margin)
+    """Whether fresh pairs lie beyond half the margin on the side that ``call`` says: they were started anew, and their
+    own luck would be as likely to point the other way."""
+    edge = math.log1p(plan.margin / 2)
     if call.verdict is Verdict.REGRESSED:
         return chance_beyond(walsh_averages(fresh), len(fresh), edge)[0] <= plan.confirm
     return chance_beyond(walsh_averages(fresh), len(fresh), -edge)[1] <= plan.confirm
@@ -200,7 +205,8 @@ def geometric_mean(judgements: Sequence[Judgement], confidence: float = 0.95) ->
 
 
 def judge_mean(judgements: Sequence[Judgement], margin: float) -> tuple[Verdict, float, Interval]:
-    """The verdict of the geometric mean, which a change of no single case may explain."""
+    """The verdict of the geometric mean, which a change of no single case may explain. No fresh pairs confirm it: a call
+    takes an interval that lies beyond the margin as a whole."""
     ratio, interval = geometric_mean(judgements)
     edge = 1 + margin
     if interval.low > edge:

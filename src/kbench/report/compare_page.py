@@ -112,6 +112,7 @@ def _reading() -> list[Block]:
     return [
         Block("paragraph", "Sides take turns A B, B A, and each pair gives a ratio; the estimate is the median of the "
               "averages of all pairs of pairs, and the interval covers it whatever the noise looks like. A verdict "
-              "means that the whole interval lies beyond the margin and that fresh pairs have said so again; where it "
-              "reaches across the margin, nothing is known. Stored blocks are no pairs: their interval is wider."),
+              "of faster or slower means that the interval leaves no change out, that the estimate lies beyond the "
+              "margin, and that fresh pairs have said so again; of the same, that the whole interval lies within the "
+              "margin. Otherwise nothing is known. Stored blocks are no pairs: their interval is wider."),
     ]  # fmt: skip

@@ -27,7 +27,7 @@ from .runner import Progress
 MAX_DISTANCE = 0.5
 
 # Pairs take seconds here. The first look has a sixth of the error rate, each of two things half of that: 0.0042. Nine
-# pairs that all lie beyond the margin reach it (2/512); ten also when the nearest of them lies short of it (4/1024).
+# pairs that all lie on one side of no change reach it (2/512); ten also when the nearest of them lies across (4/1024).
 LOOKS = (10, 20, 40)
 # Where confirming a call at the first of them would take longer than the time given.
 FEW_LOOKS = (8, 16)

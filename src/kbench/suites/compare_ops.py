@@ -22,12 +22,15 @@ from .shrink import Part, weight_bytes
 # A sample is as many turns as fill this: long beside an interrupt and the messages between processes.
 SAMPLE_SECONDS = 0.02
 # Of pairs of one problem; what takes longer gets fewer looks, and beyond _SLOW times this none.
-MAX_SECONDS = 15.0
+MAX_SECONDS = 20.0
 _FEWEST_PAIRS = 8
 _SLOW = 6
-# A ratio within this is worth a second opinion of processes that were started anew: luck with memory pages is that
-# large at most.
-_LUCK = 1.25
+# A ratio within this is worth a second opinion of processes that were started anew: what a process is lucky with,
+# memory pages and the like, was seen to be worth a third.
+_LUCK = 2.0
+# Pairs that a process may take part in before the next look: its luck lasts as long as it does, and a longer comparison
+# averages over several.
+_PAIRS_A_PROCESS = 24
 
 # What people call things: kbench's best CPU kernels are the counterpart of KTransformers' CPUInfer.
 CPUINFER = "cpuinfer"
@@ -260,6 +263,7 @@ def _paired(
     confirming: list[float] = []
     turn = 0
     discarded: list[str] = []
+    begun = 0
 
     def block(n: int) -> tuple[list[float], list[float]]:
         nonlocal turn
@@ -287,19 +291,28 @@ def _paired(
             into[which].extend(seconds[which])
         return [math.log(b / a) for a, b in zip(*seconds, strict=True)]
 
-    def fresh(n: int) -> list[float]:
-        nonlocal pair
+    def start_anew() -> None:
+        nonlocal pair, begun
         middle = math.exp(sorted(math.log(b / a) for a, b in zip(*samples, strict=True))[len(samples[0]) // 2])
         if 1 / _LUCK < middle < _LUCK:
             sides.stop()
             pair, _ = _open(contest, part, sides)
+        begun = len(samples[0])
+
+    def more(n: int) -> list[float]:
+        if len(samples[0]) - begun >= _PAIRS_A_PROCESS:
+            start_anew()
+        return take(n, samples)
+
+    def fresh(n: int) -> list[float]:
+        start_anew()
         found = take(n, ([], []))
         confirming.extend(found)
         return found
 
     begin = time.monotonic()
     judgement: Judgement = decide(
-        lambda n: take(n, samples), plan, take_fresh=fresh, out_of_time=lambda: time.monotonic() - begin > max_seconds
+        more, plan, take_fresh=fresh, out_of_time=lambda: time.monotonic() - begin > max_seconds
     )
     extra: Mapping[str, Any] = {
         "margin": plan.margin,
