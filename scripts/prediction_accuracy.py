@@ -147,7 +147,7 @@ class Turns:
 
 
 def visit(path: Path, rows: Sequence[Row], results: str, engine_first: bool) -> list[list[Rates]]:
-    """Measures ``rows``, all of one file, one thread count after the other: what is added to their rounds."""
+    """Measures ``rows``, all of one file, one thread count after the other: a round of each."""
     descriptor = describe_gguf(open_gguf(path))
     store, weights = Store(results), None
     for threads in dict.fromkeys(row.threads for row in rows):
@@ -174,8 +174,9 @@ def visit(path: Path, rows: Sequence[Row], results: str, engine_first: bool) -> 
 def visits(path: Path, rows: Sequence[Row], processes: int, results: str) -> None:
     """``visit`` in so many processes, one after the other; stores and prints what came of it."""
     for number in range(processes):
+        blank = [replace(row, rounds=[]) for row in rows]
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as one:
-            found = one.submit(visit, path, rows, results, number % 2 == 0).result()
+            found = one.submit(visit, path, blank, results, number % 2 == 0).result()
         for row, taken in zip(rows, found, strict=True):
             row.rounds += taken
         print(f"  {number + 1} of {processes} processes", flush=True)
@@ -201,7 +202,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="SmolLM2 only, and no document")
     parser.add_argument("--file", action="append", help="only this file of the folder; may be repeated, no document")
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, host().usable_cpus}))
-    parser.add_argument("--processes", type=int, help="[5; of the large files 1]")
+    parser.add_argument("--processes", type=int, help="[4; of the large files 1]")
     parser.add_argument("--minutes", type=float, default=20, help="no further file is begun after them")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -216,7 +217,7 @@ def main() -> None:
             todo = [row for row in unfinished(rows, store) if row.file == file]
             if todo and time.monotonic() - begin < 60 * options.minutes:
                 print(f"{file}: {len(todo)} rows", flush=True)
-                visits(path, todo, options.processes or (1 if file in LARGE else 5), options.store)
+                visits(path, todo, options.processes or (1 if file in LARGE else 4), options.store)
         keys = {replace(row, rounds=[(1, 1, 1, 1)]).record().key for row in rows}
         records = [r for r in newest(store.find(op=OP, host_id=host().host_id)) if r.key in keys]
     except KbenchError as error:
