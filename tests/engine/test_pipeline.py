@@ -37,7 +37,12 @@ else:
     other = session.new_sequence()
     found += [session.prefill([8, 9, 10], other), *session.decode_batch([3, 4], [other, 0]).copy()]
     session.truncate(2, other)
-    found += [*session.decode_batch([5, 6], [0, other])]
+    found += [*session.decode_batch([5, 6], [0, other]).copy()]
+    # Host 1 hears of the first two of these with the steps behind the fork.
+    session.free_sequence(other)
+    session.truncate(3)
+    copied = session.fork()
+    found += [session.decode(11).copy(), *session.decode_batch([12, 13], [0, copied])]
     np.save(out, np.array(found))
     session.traffic.clear()
     session.decode(5)
@@ -98,7 +103,11 @@ def test_two_hosts_give_the_logits_of_one(model: Path, tmp_path: Path) -> None:
     second = one.new_sequence()
     right += [one.prefill([8, 9, 10], second), *one.decode_batch([3, 4], [second, 0]).copy()]
     one.truncate(2, second)
-    right += [*one.decode_batch([5, 6], [0, second])]
+    right += [*one.decode_batch([5, 6], [0, second]).copy()]
+    one.free_sequence(second)
+    one.truncate(3)
+    copied = one.fork()
+    right += [one.decode(11).copy(), *one.decode_batch([12, 13], [0, copied])]
     np.testing.assert_array_equal(np.load(out), np.array(right))
     told = json.loads(lead.stdout)
     # The hidden state goes over, the logits come back; float32.

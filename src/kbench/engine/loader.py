@@ -252,7 +252,7 @@ def _load(
         operators=operators.by_module,
         traffic=machine.traffic,
         layerwise=(threshold, build_layerwise) if threshold else None,
-        forks=group is None,
+        fork_elsewhere=None if group is None else group.fork,
     )
 
 

@@ -29,7 +29,7 @@ from .kept import KEEPS
 from .kv_cache import KvCache
 
 TokenArray = npt.NDArray[np.int32]
-_BUILD, _RUN, _STOP = 1, 2, 3
+_BUILD, _RUN, _STOP, _FORK = 1, 2, 3, 4
 # command, and four numbers that it needs
 _HEADER = 5
 _PHASES, _LOGITS = tuple(Phase), ("last", "all")
@@ -100,6 +100,11 @@ class HostGroup:
 
         return run
 
+    def fork(self, source: int, target: int) -> None:
+        """Host 0: has the others make sequence ``target`` a copy of ``source``. Tokens that host 0 has forgotten
+        they hold until a step tells them, in both."""
+        self._tell(_FORK, source, target, 0)
+
     def close(self) -> None:
         """Host 0: ends the others' ``serve``. Leaves the group."""
         if self._open:
@@ -136,6 +141,9 @@ class HostGroup:
                         f"host {self.host} would run another model than host 0",
                         accepted="the same file, rules and options on every host",
                     )
+                continue
+            if command == _FORK:
+                cache.fork(first, second)
                 continue
             ids = self._broadcast(np.zeros(third, np.int32))
             spans = self._broadcast(np.zeros((second, 3), np.int64))

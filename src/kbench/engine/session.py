@@ -85,11 +85,11 @@ class Session:
         operators: Mapping[str, InjectedOperator] | None = None,
         traffic: Traffic | None = None,
         layerwise: tuple[int, Callable[[int], Executable]] | None = None,
-        forks: bool = True,
+        fork_elsewhere: Callable[[int, int], None] | None = None,
     ) -> None:
         """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes. ``layerwise``: prompts of
-        more tokens than the first run layer by layer, in programs that the second builds for their length. ``forks``:
-        all caches are in this process."""
+        more tokens than the first run layer by layer, in programs that the second builds for their length.
+        ``fork_elsewhere`` makes one sequence a copy of another in the caches of other processes: source, target."""
         self._layerwise = layerwise
         self.descriptor, self.tokenizer, self.template = descriptor, tokenizer, template
         self.cache, self.chunk, self.report = cache, chunk, report
@@ -106,7 +106,7 @@ class Session:
         self._batch: Executable | None = None
         self._routed: Executable | None = None
         self._token, self._span = np.zeros(1, np.int32), np.ones((1, 3), np.int64)
-        self._forks = forks
+        self._fork_elsewhere = fork_elsewhere
         # By sequence that is in use, its tokens.
         self._ids: dict[int, list[int]] = {0: []}
 
@@ -156,13 +156,13 @@ class Session:
         """A new sequence with the same tokens, e.g. a prompt that several answers continue.
 
         Raises:
-            UserError: all sequences are in use, or the model is spread over several hosts.
+            UserError: all sequences are in use.
         """
         self._used(sequence)
-        if not self._forks:
-            raise Unsupported("a fork of a sequence over several hosts", todo="prefill its tokens in a new sequence")
         made = self.new_sequence()
         self.cache.fork(sequence, made)
+        if self._fork_elsewhere is not None:
+            self._fork_elsewhere(sequence, made)
         self._ids[made] = list(self._ids[sequence])
         return made
 
