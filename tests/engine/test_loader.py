@@ -9,6 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from tiny_models import make_tiny
 
 from kbench.core import (
     CorruptFile,
@@ -25,7 +26,7 @@ from kbench.engine import load_model, room
 from kbench.engine.memory import available_bytes
 from kbench.engine.weights import WeightStore
 from kbench.kernels import block_errors, implementations
-from kbench.model import describe_gguf, lower, open_gguf
+from kbench.model import describe_gguf, lower, open_gguf, synthesize, with_quant
 from kbench.rules import check, load_rules, read_rules
 
 RUNNABLE = [i.name for i in implementations() if i.runnable().ok]
@@ -285,3 +286,22 @@ def test_a_rule_files_kernel_parameters_are_told_with_their_line(tiny_gguf: Any,
     assert str(caught.value) == told
     findings = check(read_rules(path), check_block=block_errors)
     assert [str(found) for found in findings] == [told]
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["kv_b", "k_b and v_b"])
+def test_every_form_of_kv_b_is_counted(tmp_path: Path, split: bool) -> None:
+    """Absorbed for decode, decompressed for prefill: packed for each, partly in another type than it is stored in."""
+    synthesize(with_quant(make_tiny("deepseek2"), "Q8_0", split_kv_b=split), tmp_path / "tiny.gguf")
+    store = WeightStore(open_gguf(tmp_path / "tiny.gguf"))
+    descriptor = describe_gguf(store.gguf)
+    native = next((name for name in RUNNABLE if name.startswith("cpu.")), "reference")
+    decompressed = {f"model.layers.{i}.self_attn": Placement(absorb_for_prefill=False) for i in range(3)}
+    calls = [
+        call
+        for phase, tokens in ((Phase.DECODE, 1), (Phase.PREFILL, 8))
+        for call in lower(descriptor, decompressed, phase, tokens, 8, resolve=lambda *_: native)
+        if call.op in ("head_linear", "mla_decompressed")
+    ]
+    estimate = store.estimate(calls)
+    store.prepare(calls)
+    assert len(calls) == 9 and estimate == store.n_bytes

@@ -137,6 +137,8 @@ def _packed_bytes(call: OpCall, info: TensorInfo, packer: Implementation) -> int
         if call.op == "head_linear" and len(info.shape) == 2:  # one half of kv_b, perhaps in another type
             count, rows, k = (call.problem.integer(name) for name in ("heads", "n", "k"))
             quant_name = call.problem.text("quant")
+        elif call.op == "mla_decompressed" and len(info.shape) == 3 and info.name.endswith("attn_k_b.weight"):
+            k, rows, quant_name = rows, k, call.problem.text("quant_k")  # stored the other way round: turned, anew
         elif len(info.shape) == 1:  # a vector, in float32
             return 4 * k
         widened, stored = _WIDENED.get(quant_name, (1, 1))
