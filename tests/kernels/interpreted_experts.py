@@ -232,7 +232,7 @@ ROUTERS: tuple[tuple[str, dict[str, Any], bool, int, int], ...] = (
 def routers() -> Iterator[dict[str, object]]:
     rng = np.random.default_rng(7)
     for name, attrs, biased, experts, top_k in ROUTERS:
-        logits = rng.standard_normal((11, experts)).astype(np.float32)
+        logits = rng.standard_normal((5, experts)).astype(np.float32)
         logits[0] = 0.25  # ties
         logits[1, ::2] = logits[1, 1]
         bias = rng.uniform(-0.3, 0.3, experts).astype(np.float32) if biased else None

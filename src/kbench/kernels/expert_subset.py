@@ -18,7 +18,7 @@ from .implementation import FloatArray, WeightData
 
 
 def expert_subset(weight: WeightData, experts: Sequence[int]) -> WeightData:
-    """The matrices (or biases) of ``experts`` out of a stack of all, in that order; views of the same bytes.
+    """The matrices (or biases) of ``experts`` out of a stack of all, in that order; of matrices the same bytes.
 
     Raises:
         UserError: an expert that the stack does not have, or one twice.
@@ -30,8 +30,10 @@ def expert_subset(weight: WeightData, experts: Sequence[int]) -> WeightData:
         )
     pieces = weight.parts or weight.raw.reshape(count, -1)
     parts = tuple(pieces[expert] for expert in experts)
-    shape = (*weight.shape[:-1], len(parts))
-    return dataclasses.replace(weight, shape=shape, raw=weight.raw[:0], parts=parts, experts=tuple(experts))
+    # Vectors are read as one run of bytes.
+    raw, parts = (weight.raw[:0], parts) if len(weight.shape) == 3 else (np.concatenate(parts), ())
+    shape = (*weight.shape[:-1], len(experts))
+    return dataclasses.replace(weight, shape=shape, raw=raw, parts=parts, experts=tuple(experts))
 
 
 def pairs_here(

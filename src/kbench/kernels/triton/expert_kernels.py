@@ -5,8 +5,10 @@ of two that brings a matrix's weights into float16's range. A *pair* is a token'
 
 Few tokens: each pair multiplies its own rows, in float32 on all lanes; the bytes of the chosen experts are what it
 takes. Many: pairs sorted by slot (``order_kernels``) are cut into tiles, each of one slot, for tensor cores; what is
-left of a tile is all that is wasted. Grids depend on shapes alone: programs without a tile, and pairs whose expert is
-not here, end at once, and nothing is written for them. ``combine`` adds up what is here, each token's choices in order.
+left of a tile is all that is wasted. There gate and up are joined where they are turned into float16 for down: with
+both sums of a tile a program took a third more registers (sm_90, Q4_K, 64 x 64). Grids depend on shapes alone: programs
+without a tile, and pairs whose expert is not here, end at once, and nothing is written for them. ``combine`` adds up
+what is here, each token's choices in order.
 
 ``FORMAT`` is ``(BITS, GROUP, WIDTH, ZERO, MINIMUM, NESTED, TABLED, TABLE, SCALE_BITS, SIGNED)`` of a stack, as
 ``plane_kernels`` have them; types of gate, up and down may differ.
@@ -186,18 +188,39 @@ def few_down(
 
 
 @triton.jit
-def _tile_product(
-    x, words, high, scale, minimum, super_scale, super_minimum, x_rows, tall, wide_rows, here, columns, chunks, unit,
-    FORMAT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+def many_products(
+    x, x_scale, order, tiles, n_tiles, words, high, scale, minimum, super_scale, super_minimum, unit, bias,
+    out, bound, n, columns, chunks,
+    FORMAT: tl.constexpr, TOP_K: tl.constexpr, TO_PAIRS: tl.constexpr, BIASED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """``[BLOCK_M, BLOCK_N]``: ``x_rows`` of ``x [.., columns] float16`` times rows of a stack, times ``unit``."""
+    """One of an expert's three products: ``out [positions, n]`` of tokens' rows ``x [tokens, columns] float16``; or,
+    ``TO_PAIRS``, ``out [pairs, n]`` of ``x [positions, columns]``. Row ``t`` of ``x`` is to be multiplied by
+    ``x_scale[t]``."""
+    tile = tl.program_id(0)  # tiles of one slot run side by side, and share its weights in the cache
+    if tile >= tl.load(n_tiles):
+        return
+    slot = tl.load(tiles + tile)
+    position = tl.load(tiles + bound + tile) + tl.arange(0, BLOCK_M)
+    there = position < tl.load(tiles + 2 * bound + tile)
+    pair = tl.load(order + position, mask=there, other=0)
+    if TO_PAIRS:
+        row, to = position, pair
+    else:
+        row, to = pair // TOP_K, position
+    x_rows = row.to(tl.int64)[:, None] * columns
+    tall = there[:, None]
+    wide = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    here = wide[:, None] < n
+    wide_rows = (slot.to(tl.int64) * n + wide)[:, None]
+    its_unit = tl.load(unit + slot)
     WIDTH: tl.constexpr = FORMAT[2]
     run = tl.arange(0, WIDTH)[None, :]
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for chunk in range(chunks):
         row_chunk = wide_rows * chunks + chunk
         packed, beside, above, above_low = _chunk(
-            words, high, super_scale, super_minimum, row_chunk, run, here, unit,
+            words, high, super_scale, super_minimum, row_chunk, run, here, its_unit,
             FORMAT[0], WIDTH, FORMAT[4], FORMAT[5], BLOCK_N,
         )  # fmt: skip
         steps = tl.zeros((BLOCK_N, 1), dtype=tl.int32)
@@ -208,95 +231,33 @@ def _tile_product(
                 FORMAT[0], FORMAT[1], WIDTH, FORMAT[3], FORMAT[4], FORMAT[6], FORMAT[7], FORMAT[8], FORMAT[9],
             )  # fmt: skip
             column = chunk * 8 * WIDTH + i * WIDTH + run
-            values = tl.load(x + x_rows * columns + column, mask=tall & (column < columns), other=0)
+            values = tl.load(x + x_rows + column, mask=tall & (column < columns), other=0)
             total = tl.dot(values, tl.trans(weight.to(tl.float16)), total)
-    return total
-
-
-@triton.jit
-def many_gate_up(
-    x, x_scale, order, tiles, n_tiles,
-    gate_words, gate_high, gate_scale, gate_minimum, gate_super_scale, gate_super_minimum, gate_unit, gate_bias,
-    up_words, up_high, up_scale, up_minimum, up_super_scale, up_super_minimum, up_unit, up_bias,
-    out, bound, n, columns, gate_chunks, up_chunks, alpha, limit,
-    GATE: tl.constexpr, UP: tl.constexpr, TOP_K: tl.constexpr, BIASED: tl.constexpr, CLAMPED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """``out [positions, n]``: gate and up of ``x [tokens, columns] float16``, row ``t`` of which is to be multiplied by
-    ``x_scale[t]``, joined."""
-    tile = tl.program_id(0)  # tiles of one slot run side by side, and share its weights in the cache
-    if tile >= tl.load(n_tiles):
-        return
-    slot = tl.load(tiles + tile)
-    position = tl.load(tiles + bound + tile) + tl.arange(0, BLOCK_M)
-    there = position < tl.load(tiles + 2 * bound + tile)
-    token = tl.load(order + position, mask=there, other=0) // TOP_K
-    wide = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows = (slot.to(tl.int64) * n + wide)[:, None]
-    here = wide[:, None] < n
-    x_rows = token.to(tl.int64)[:, None]
-    tall = there[:, None]
-    scale = tl.load(x_scale + token, mask=there, other=0)[:, None]
-    unit = tl.load(gate_unit + slot)
-    gate = _tile_product(
-        x, gate_words, gate_high, gate_scale, gate_minimum, gate_super_scale, gate_super_minimum, x_rows, tall, rows,
-        here, columns, gate_chunks, unit, GATE, BLOCK_M, BLOCK_N,
-    )  # fmt: skip
-    gate *= scale * (1.0 / unit)
-    unit = tl.load(up_unit + slot)
-    up = _tile_product(
-        x, up_words, up_high, up_scale, up_minimum, up_super_scale, up_super_minimum, x_rows, tall, rows,
-        here, columns, up_chunks, unit, UP, BLOCK_M, BLOCK_N,
-    )  # fmt: skip
-    up *= scale * (1.0 / unit)
+    total *= tl.load(x_scale + row, mask=there, other=0)[:, None] * (1.0 / its_unit)
     if BIASED:
-        gate += tl.load(gate_bias + slot * n + wide, mask=wide < n, other=0)[None, :]
-        up += tl.load(up_bias + slot * n + wide, mask=wide < n, other=0)[None, :]
-    to = out + position.to(tl.int64)[:, None] * n + wide[None, :]
-    tl.store(to, _joined(gate, up, alpha, limit, CLAMPED), mask=tall & (wide < n)[None, :])
+        total += tl.load(bias + slot * n + wide, mask=wide < n, other=0)[None, :]
+    tl.store(out + to.to(tl.int64)[:, None] * n + wide[None, :], total, mask=tall & (wide < n)[None, :])
 
 
 @triton.jit
-def many_down(
-    x, x_scale, order, tiles, n_tiles, words, high, scale, minimum, super_scale, super_minimum, unit, bias,
-    out, bound, n, columns, chunks,
-    FORMAT: tl.constexpr, BIASED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+def half_rows(
+    x, up, n_present, half, scale, columns, alpha, limit,
+    JOINED: tl.constexpr, CLAMPED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``out [pairs, n]`` of ``x [positions, columns] float16``, scaled by row as in ``many_gate_up``."""
-    tile = tl.program_id(0)
-    if tile >= tl.load(n_tiles):
-        return
-    slot = tl.load(tiles + tile)
-    position = tl.load(tiles + bound + tile) + tl.arange(0, BLOCK_M)
-    there = position < tl.load(tiles + 2 * bound + tile)
-    pair = tl.load(order + position, mask=there, other=0)
-    wide = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows = (slot.to(tl.int64) * n + wide)[:, None]
-    tall = there[:, None]
-    its_unit = tl.load(unit + slot)
-    y = _tile_product(
-        x, words, high, scale, minimum, super_scale, super_minimum, position.to(tl.int64)[:, None], tall, rows,
-        wide[:, None] < n, columns, chunks, its_unit, FORMAT, BLOCK_M, BLOCK_N,
-    )  # fmt: skip
-    y *= tl.load(x_scale + position, mask=there, other=0)[:, None] * (1.0 / its_unit)
-    if BIASED:
-        y += tl.load(bias + slot * n + wide, mask=wide < n, other=0)[None, :]
-    tl.store(out + pair.to(tl.int64)[:, None] * n + wide[None, :], y, mask=tall & (wide < n)[None, :])
-
-
-@triton.jit
-def half_rows(x, n_present, half, scale, columns, COUNTED: tl.constexpr, BLOCK: tl.constexpr):
     """Rows of ``x [rows, columns] float32`` as float16 times ``scale[row]``, the power of two next above the row's
-    largest magnitude; with ``COUNTED`` only the first ``n_present`` rows."""
+    largest magnitude; with ``JOINED`` the first ``n_present`` rows of gate ``x`` and ``up``, joined."""
     row = tl.program_id(0)
-    if COUNTED:  # noqa: SIM102 - compiled in, the other is not
+    if JOINED:  # noqa: SIM102 - compiled in, the other is not
         if row >= tl.load(n_present):
             return
     at = row.to(tl.int64) * columns
     column = tl.arange(0, BLOCK)
     largest = tl.zeros((BLOCK,), dtype=tl.float32)
     for first in range(0, columns, BLOCK):
-        values = tl.load(x + at + first + column, mask=first + column < columns, other=0)
+        there = first + column < columns
+        values = tl.load(x + at + first + column, mask=there, other=0)
+        if JOINED:
+            values = _joined(values, tl.load(up + at + first + column, mask=there, other=0), alpha, limit, CLAMPED)
         largest = tl.maximum(largest, tl.abs(values))
     # The exponents of numbers, one higher; neither 2^128 nor what is left of dividing by it is a float32 that counts.
     exponent = tl.minimum((tl.max(largest, axis=0).to(tl.int32, bitcast=True) >> 23) + 1, 253)
@@ -304,6 +265,8 @@ def half_rows(x, n_present, half, scale, columns, COUNTED: tl.constexpr, BLOCK: 
     for first in range(0, columns, BLOCK):
         there = first + column < columns
         values = tl.load(x + at + first + column, mask=there, other=0)
+        if JOINED:
+            values = _joined(values, tl.load(up + at + first + column, mask=there, other=0), alpha, limit, CLAMPED)
         tl.store(half + at + first + column, (values * inverse).to(tl.float16), mask=there)
     tl.store(scale + row, (exponent << 23).to(tl.float32, bitcast=True))
 

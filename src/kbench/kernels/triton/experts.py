@@ -35,8 +35,14 @@ class ExpertTile:
     stages: int = 3
 
 
-# For itself a pair keeps two matrices' rows in registers, of gate and up.
-KEPT_EXPERT_TILES = (ExpertTile(1, 16, 32), ExpertTile(16, 32, 32), ExpertTile(32, 64, 64), ExpertTile(64, 64, 64))
+# For itself a pair keeps rows of two matrices in registers, of gate and up. Three stages of Q8_0, 64 by 64, are more
+# shared memory than chips like sm_86 have.
+KEPT_EXPERT_TILES = (
+    ExpertTile(1, 16, 32),
+    ExpertTile(16, 32, 32),
+    ExpertTile(32, 64, 64),
+    ExpertTile(64, 64, 64, stages=2),
+)
 
 
 def expert_tile(tokens: int, top_k: int, n_slots: int) -> ExpertTile:
@@ -46,6 +52,12 @@ def expert_tile(tokens: int, top_k: int, n_slots: int) -> ExpertTile:
     # As many rows as an expert has on average: less would read its weights again, more would multiply zeros.
     mean = tokens * top_k / n_slots
     return next((tile for tile in KEPT_EXPERT_TILES[1:] if mean <= tile.block_m), KEPT_EXPERT_TILES[-1])
+
+
+def gate_up_rows(tile: ExpertTile, width: int) -> int:
+    """Rows of gate and up that a program of ``tile`` takes at once of chunks ``width`` words wide: no fewer than give
+    each thread 16 bytes."""
+    return max(tile.block_n, 4 * 32 * tile.warps // width)
 
 
 def most_tiles(pairs: int, n_slots: int, block_m: int) -> int:
@@ -148,35 +160,37 @@ def run_experts(
     alpha, limit = clamp or (1.0, 0.0)
     biases = layer.biases or (x, x, x)  # not read where there are none
     options: dict[str, Any] = {"BIASED": bool(layer.biases), "num_warps": tile.warps, "num_stages": tile.stages}
-    joining = {"GATE": layer.gate.format, "UP": layer.up.format, "TOP_K": top_k, "CLAMPED": clamp is not None}
-    joining["BLOCK_N"] = tile.block_n
-    adding = {"FORMAT": layer.down.format, "BLOCK_N": tile.down_n}
     hidden = torch.empty(pairs, n, dtype=torch.float32, device=x.device)
     y = torch.empty(pairs, k, dtype=torch.float32, device=x.device)
     out = torch.empty(tokens, k, dtype=torch.float32, device=x.device)
     gate, up, down = (stack.planes.planes for stack in (layer.gate, layer.up, layer.down))
     with _on(x):
         if tile.block_m == 1:
-            expert_kernels.few_gate_up[(-(-n // tile.block_n), pairs)](
+            rows = gate_up_rows(tile, min(layer.gate.planes.width, layer.up.planes.width))
+            expert_kernels.few_gate_up[(-(-n // rows), pairs)](
                 x, ids, layer.slots, *gate, biases[0], *up, biases[1], hidden, experts, n, k, layer.gate.chunks,
-                layer.up.chunks, alpha, limit, **joining, **options,
+                layer.up.chunks, alpha, limit, GATE=layer.gate.format, UP=layer.up.format, TOP_K=top_k,
+                CLAMPED=clamp is not None, BLOCK_N=rows, **options,
             )  # fmt: skip
             expert_kernels.few_down[(-(-k // tile.down_n), pairs)](
                 hidden, ids, layer.slots, *down, biases[2], y, experts, k, n, layer.down.chunks,
-                **adding, **options,
+                FORMAT=layer.down.format, BLOCK_N=tile.down_n, **options,
             )  # fmt: skip
         else:
-            options["BLOCK_M"] = tile.block_m
             bound = most_tiles(pairs, n_slots, tile.block_m)
             sorted_ = sort_pairs(ids, layer.slots, n_slots, tile.block_m)
-            places = (sorted_.order, sorted_.tiles, sorted_.n_tiles)
-            expert_kernels.many_gate_up[(bound, -(-n // tile.block_n))](
-                *_as_halves(x), *places, *gate, layer.gate.unit, biases[0], *up, layer.up.unit, biases[1], hidden,
-                bound, n, k, layer.gate.chunks, layer.up.chunks, alpha, limit, **joining, **options,
-            )  # fmt: skip
-            expert_kernels.many_down[(bound, -(-k // tile.down_n))](
-                *_as_halves(hidden, sorted_.n_present), *places, *down, layer.down.unit, biases[2], y, bound, k, n,
-                layer.down.chunks, **adding, **options,
+            options |= {"TOP_K": top_k, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
+            half, scale = _as_halves(x)
+            other = torch.empty(pairs, n, dtype=torch.float32, device=x.device)
+            for stack, bias, to in ((layer.gate, biases[0], hidden), (layer.up, biases[1], other)):
+                expert_kernels.many_products[(bound, -(-n // tile.block_n))](
+                    half, scale, sorted_.order, sorted_.tiles, sorted_.n_tiles, *stack.planes.planes, stack.unit, bias,
+                    to, bound, n, k, stack.chunks, FORMAT=stack.format, TO_PAIRS=False, **options,
+                )  # fmt: skip
+            half, scale = _as_halves(hidden, other, sorted_.n_present, clamp)
+            expert_kernels.many_products[(bound, -(-k // tile.block_n))](
+                half, scale, sorted_.order, sorted_.tiles, sorted_.n_tiles, *down, layer.down.unit, biases[2],
+                y, bound, k, n, layer.down.chunks, FORMAT=layer.down.format, TO_PAIRS=True, **options,
             )  # fmt: skip
         expert_kernels.combine[(tokens, -(-k // COLUMNS))](
             y, ids, layer.slots, scores, out, experts, k, TOP_K=top_k, BLOCK=COLUMNS
@@ -184,18 +198,25 @@ def run_experts(
     return out
 
 
-def _as_halves(x: torch.Tensor, n_present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows as float16, and what each is to be multiplied by; of the first ``n_present`` rows, if that is given."""
+def _as_halves(
+    x: torch.Tensor,
+    up: torch.Tensor | None = None,
+    n_present: torch.Tensor | None = None,
+    clamp: tuple[float, float] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as float16, and what each is to be multiplied by; of the first ``n_present`` rows of gate ``x`` and ``up``,
+    joined, if these are given."""
     import torch
 
     from . import expert_kernels
 
     half = torch.empty(x.shape, dtype=torch.float16, device=x.device)
     scale = torch.empty(len(x), dtype=torch.float32, device=x.device)
-    counted = n_present is not None
+    alpha, limit = clamp or (1.0, 0.0)
     expert_kernels.half_rows[(len(x),)](
-        x, n_present if counted else scale, half, scale, x.shape[1], COUNTED=counted, BLOCK=COLUMNS
-    )
+        x, x if up is None else up, scale if n_present is None else n_present, half, scale, x.shape[1], alpha, limit,
+        JOINED=up is not None, CLAMPED=clamp is not None, BLOCK=COLUMNS,
+    )  # fmt: skip
     return half, scale
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from . import plane_matrix
+from . import expert_kept, plane_matrix
 from .kept_kernel import KeptKernel
 
-# Files that launch kernels. Each has ``kept_kernels()``.
-_LAUNCHERS = (plane_matrix,)
+# Files that launch kernels, or say what is launched. Each has ``kept_kernels()``.
+_LAUNCHERS = (plane_matrix, expert_kept)
 
 
 def kept_kernels() -> tuple[KeptKernel, ...]:
