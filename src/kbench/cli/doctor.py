@@ -19,6 +19,7 @@ from kbench.core import InvalidEnvironment, UserError, format_bytes
 from kbench.measure import READ_BANDWIDTH, Ceilings, Guard, Host, ceilings, export_host, host, thread_ladder
 from kbench.results import Record, Store
 
+from .doctor_links import measured_links, show_links, store_links
 from .output import print_json, progress_bar, stdout_console
 
 # Seconds of one probe and how often each is repeated.
@@ -64,17 +65,19 @@ def register(app: typer.Typer) -> None:
 
         guard = Guard()
         roofs, roof_reason = _measure(machine, quick)
+        links = measured_links(machine, quick)
         warnings = list(guard.warnings())
         stored = ""
         if roofs is not None:
             try:
                 stored = _store(roofs, quick, warnings)
+                store_links(machine, links)
             except UserError as error:  # what was measured is shown even if it cannot be kept
                 warnings.append(error.message)
         if export is not None:
             if roofs is None:
                 raise InvalidEnvironment(f"nothing to export: {roof_reason}")
-            export_host(export, machine, roofs)
+            export_host(export, machine, roofs, links)
         parts, peers, types = _implementations(), _peers(), support_table()
         if as_json:
             print_json(
@@ -85,6 +88,7 @@ def register(app: typer.Typer) -> None:
                     "host": machine.as_dict(),
                     "ceilings": None if roofs is None else roofs.as_dict(),
                     "ceilings_reason": roof_reason,
+                    "links": [costs.as_dict() for costs in links],
                     "implementations": [_as_dict(part) for part in parts],
                     "support": types,
                     "peers": [_as_dict(part) for part in peers],
@@ -96,6 +100,7 @@ def register(app: typer.Typer) -> None:
         console = stdout_console()
         _show_host(console, machine)
         _show_ceilings(console, roofs, roof_reason)
+        show_links(console, links)
         _show_parts(console, "Implementations", parts, ("runnable", "not runnable"))
         _show_support(console, types)
         _show_parts(console, "Peers", peers, ("installed", "not installed"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,15 @@ from kbench.core import Lines, UserError, load_yaml, write_whole
 
 from .ceilings import READ_BANDWIDTH, Ceilings
 from .host import Host
+from .link import LINK_NAMES, LinkCosts
 
 SCHEMA_VERSION = 1
 _FIELDS = (
     "kbench_host", "host_id", "cpu", "usable_cpus", "memory_bytes", "gpus", "read_bandwidth", "arithmetic_peak",
 )  # fmt: skip
+
+# Only where there are GPUs.
+_LINKS = "links"
 
 # More than any machine has: a file may claim anything.
 _MOST = 1e18
@@ -27,7 +31,7 @@ _MOST = 1e18
 class HostProfile:
     """``bandwidth`` and ``peak`` by thread count: bytes/s of reading memory, operations/s of the fastest type.
 
-    ``gpus``: names and bytes, in the order of their indices.
+    ``gpus``: names and bytes, in the order of their indices. ``links``: what was measured of the ways to them.
     """
 
     host_id: str
@@ -37,10 +41,11 @@ class HostProfile:
     gpus: tuple[tuple[str, int], ...]
     bandwidth: Mapping[int, float]
     peak: Mapping[int, float]
+    links: tuple[LinkCosts, ...] = ()
 
 
-def export_host(path: Path, machine: Host, roofs: Ceilings) -> None:
-    """Writes ``machine`` with its measured ``roofs`` to ``path``; whole, or not at all.
+def export_host(path: Path, machine: Host, roofs: Ceilings, links: Sequence[LinkCosts] = ()) -> None:
+    """Writes ``machine`` with its measured ``roofs`` and ``links`` to ``path``; whole, or not at all.
 
     Raises:
         UserError: the place cannot be written.
@@ -61,6 +66,10 @@ def export_host(path: Path, machine: Host, roofs: Ceilings) -> None:
         "read_bandwidth": bandwidth,
         "arithmetic_peak": peak,
     }
+    if links:
+        document[_LINKS] = [
+            {name: value for name, value in costs.as_dict().items() if value is not None} for costs in links
+        ]
     write_whole(path, yaml.safe_dump(document, sort_keys=False).encode())
 
 
@@ -71,7 +80,7 @@ def read_host_profile(path: Path) -> HostProfile:
         UserError: there is no such file, or it is not what `kbench doctor --export` writes.
     """
     data = load_yaml(path)
-    if not isinstance(data, Lines) or set(data) != set(_FIELDS):
+    if not isinstance(data, Lines) or set(data) - {_LINKS} != set(_FIELDS):
         raise UserError("no host profile", where=str(path), accepted=f"exactly {', '.join(_FIELDS)}", todo=_EXPORT)
     if data["kbench_host"] != SCHEMA_VERSION:
         raise UserError(f"kbench_host {data['kbench_host']}", where=str(path), accepted=str(SCHEMA_VERSION))
@@ -97,6 +106,9 @@ def read_host_profile(path: Path) -> HostProfile:
     gpus = data["gpus"]
     if not isinstance(gpus, list) or not all(_is_gpu(gpu) for gpu in gpus):
         raise fail("gpus", "a list of name and memory_bytes")
+    links = data.get(_LINKS, [])
+    if not isinstance(links, list) or not all(_is_link(link) for link in links):
+        raise fail(_LINKS, f"a list of device and positive numbers: {', '.join(LINK_NAMES)}")
     return HostProfile(
         host_id=data["host_id"],
         cpu=data["cpu"],
@@ -105,6 +117,10 @@ def read_host_profile(path: Path) -> HostProfile:
         gpus=tuple((gpu["name"], int(gpu["memory_bytes"])) for gpu in gpus),
         bandwidth=limits("read_bandwidth"),
         peak=limits("arithmetic_peak"),
+        links=tuple(
+            LinkCosts(link["device"], {name: (float(link[name]),) for name in LINK_NAMES if name in link})
+            for link in links
+        ),
     )
 
 
@@ -113,6 +129,14 @@ _EXPORT = "run kbench doctor --export FILE.yaml on that machine"
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _MOST
+
+
+def _is_link(link: Any) -> bool:
+    if not isinstance(link, Mapping) or set(link) - {"device", *LINK_NAMES} or "device" not in link:
+        return False
+    numbers = [value for name, value in link.items() if name != "device"]
+    # A wait may cost nothing that the clock sees.
+    return isinstance(link["device"], str) and all(value == 0 or _is_number(value) for value in numbers)
 
 
 def _is_gpu(gpu: Any) -> bool:

@@ -219,6 +219,8 @@ class CostModel:
         if not ends:
             raise Unsupported("a transfer without a GPU")
         seconds = sum(profile.transfer_seconds(n_bytes) for profile in ends)
+        if all(profile.link_is_measured for profile in ends):
+            return Cost(seconds, seconds, seconds, MEASURED, "copy")
         return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, "copy")
 
     def best_threads(self, problems: Mapping[Problem, float]) -> int:

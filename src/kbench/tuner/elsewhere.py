@@ -15,6 +15,7 @@ from kbench.rules import write_rules
 from .budget import budgets, profile_of
 from .cost_model import CostModel, Roof
 from .details import details, stored_sweeps
+from .links import with_links
 from .plan import thread_counts
 from .report import TuneReport
 from .request import TuneRequest
@@ -34,6 +35,8 @@ def tune_elsewhere(request: TuneRequest, store: Store, profile: Path) -> TuneRep
     request = _with_its_memory(request, away)
     plan = plan_of(request)
     available, gpus = budgets(request, None)
+    names = {str(Device("cuda", index)): name for index, (name, _) in enumerate(away.gpus)}
+    gpus = with_links(gpus, {costs.device: (names.get(costs.device, ""), costs) for costs in away.links})
     ops = {problem.op for problem in plan.problems}
     records = [record for record in store.find(host_id=away.host_id, status="ok") if record.op in ops]
     counts = thread_counts(away.usable_cpus, request.threads)

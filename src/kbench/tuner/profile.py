@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbench.core import Lines, UserError, Work, did_you_mean, load_yaml, parse_size
+from kbench.measure import LAUNCH, LinkCosts
 
 DEFAULT_GPU = "rtx4090"
 
@@ -47,7 +48,8 @@ _OPTIONAL = ("int8_tops", "sources")
 @dataclass(frozen=True, slots=True)
 class GpuProfile:
     """A GPU in numbers: bytes, bytes/s, dense FLOP/s and 8-bit operations/s (0: not told) of the data sheet; the link
-    to the host in bytes/s as reached. ``sources`` says where each figure of the file is from."""
+    to the host in bytes/s as reached. ``sources`` says where each figure of the file is from. ``measured``: what was
+    measured of the link and of launches where this GPU is; used before what is assumed of them."""
 
     name: str
     label: str
@@ -58,16 +60,25 @@ class GpuProfile:
     link_bandwidth: float
     int8_ops: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    measured: LinkCosts | None = field(default=None, hash=False)
 
     def seconds(self, work: Work) -> float:
         """Launch, then the longer of moving the bytes and doing the arithmetic. Activations count as FP16."""
         n_bytes = work.weight_bytes + work.cache_bytes + work.activation_bytes / 2
-        return LAUNCH_SECONDS + max(
+        launch = self.measured.value(LAUNCH) if self.measured else None
+        return (LAUNCH_SECONDS if launch is None else launch) + max(
             n_bytes / (MEMORY_EFFICIENCY * self.bandwidth), work.flops / (COMPUTE_EFFICIENCY * self.fp16_flops)
         )
 
+    @property
+    def link_is_measured(self) -> bool:
+        return self.measured is not None and self.measured.transfer_seconds(0) is not None
+
     def transfer_seconds(self, n_bytes: float) -> float:
         """A copy between host and GPU, either way."""
+        measured = self.measured.transfer_seconds(n_bytes) if self.measured else None
+        if measured is not None:
+            return measured
         return LINK_LATENCY_SECONDS + n_bytes / self.link_bandwidth
 
 

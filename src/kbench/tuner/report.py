@@ -123,7 +123,10 @@ def prediction(prices: Mapping[Phase, PhasePrice], layout: Layout) -> dict[str, 
 
 def modelled(prices: Mapping[Phase, PhasePrice], profiles: Mapping[Device, GpuProfile]) -> list[str]:
     """What no measurement stands behind: whatever a GPU does, and what of the CPU was priced from its limits."""
-    lines = [f"{p.label}: every time on {device} and every transfer" for device, p in profiles.items()]
+    lines = [
+        f"{p.label}: every time on {device}{'' if p.link_is_measured else ' and every transfer'}"
+        for device, p in profiles.items()
+    ]
     calls = [(call, cost.source) for priced in prices.values() for call, cost in priced.calls]
     sources = [(call.op, source) for call, source in calls if call.device == CPU and call.op != "transfer"]
     names = dict.fromkeys(op for op, source in sources if source == MODELLED)

@@ -23,6 +23,7 @@ from .details import details, stored_sweeps
 from .fields import file_stem, provenance, result_fields
 from .greedy import greedy
 from .layout import Layout, workspace_bytes
+from .links import stored_links
 from .memory import set_aside
 from .nearest import nearest
 from .placed import Placed
@@ -66,6 +67,7 @@ def tune(
     machine = host()
     plan = plan_of(request)
     available, profiles = budgets(request, machine)
+    profiles = stored_links(profiles, store, machine.host_id)
     counts = thread_counts(machine.usable_cpus, request.threads)
     guard = Guard()
     tell("measuring the machine's ceilings", 0, 1)
@@ -103,6 +105,7 @@ def replay(request: TuneRequest, store: Store, host_id: str, threads: Iterable[i
     if request.dram_bytes is None or request.vram_bytes is None:
         raise UserError("no budgets", where="replay", accepted="vram_bytes and dram_bytes of the machine")
     available, profiles = budgets(request, None)
+    profiles = stored_links(profiles, store, host_id)
     records = store.find(host_id=host_id, status="ok")
     roof = stored_roof(store, host_id)
     costs = CostModel([r for r in records if r.op in _ops(plan)], threads=threads, profiles=profiles, roof=roof)
