@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import make_tiny
 
-from kbench.core import CPU, Assignment, Device, Placement
+from kbench.core import CPU, Assignment, Device, Phase, Placement
 from kbench.engine import VALUES, Session, load_model
 from kbench.engine.plan_check import beside, clocks, n_crossings, plan_errors
 from kbench.engine.plan_threads import ThreadedPlan
 from kbench.engine.planned import PlannedExecutable
 from kbench.engine.queues import ThreadQueue
 from kbench.engine.step_plan import COPY, RECORD, RUN, WAIT, Action, Place, StepPlan, Touch
-from kbench.model import build_tree, describe_gguf, open_gguf, synthesize
+from kbench.model import build_tree, describe_gguf, open_gguf, planned_crossings, synthesize
 
 GPU, GPU1 = Device("cuda", 0), Device("cuda", 1)
 ALIAS = {GPU: CPU, GPU1: CPU}
@@ -178,6 +178,11 @@ def test_a_step_by_plan_makes_the_tokens_of_one_device(path: Path, place: Any) -
     by_call.decode(3)
     assert session.traffic.moved == by_call.traffic.moved and session.traffic.calls(VALUES) > 0
     assert session.traffic.calls(VALUES) == n_crossings(planned(session).plan)
+    told = planned_crossings(session.descriptor, assignment(path, place), Phase.DECODE)
+    moved = session.traffic.moved
+    assert {(one.src, one.dst): (one.n_transfers, one.n_bytes) for one in told} == {
+        (src, dst): (sums.calls, sums.n_bytes) for (_, src, dst), sums in moved.items()
+    }
 
 
 def test_every_wait_of_a_hybrid_step_is_needed(path: Path) -> None:

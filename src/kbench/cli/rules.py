@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from .rules_export import export
 
 if TYPE_CHECKING:
     from kbench.core import Module
-    from kbench.model import ModelDescriptor
+    from kbench.model import Crossing, ModelDescriptor
     from kbench.rules import Finding, Row, RuleSet
 
 _RULES = typer.Argument(help="The rule file (YAML).")
@@ -167,11 +168,14 @@ def explain(
 
     Example: kbench rules explain my.yaml --model deepseek-v2-chat model.layers.3.mlp
     """
+    from kbench.model import build_tree, load_descriptor
     from kbench.rules import explain as explain_rules
     from kbench.rules import fold_rows, hidden_state, load_rules
 
     rules = load_rules(path, trust=tuple(trust))
-    rows = explain_rules(rules, _tree(model))
+    descriptor = load_descriptor(model)[0]
+    rows = explain_rules(rules, build_tree(descriptor))
+    moved = _crossings(descriptor, rows)
     path_of_state = hidden_state(rows)
     if module is None:
         rows = fold_rows(rows)
@@ -186,11 +190,39 @@ def explain(
             for phase, runs in path_of_state.items()
         }
         fields = {"path": str(path), "model": model, "hidden_state": told, "rows": [row.as_dict() for row in rows]}
+        fields["transfers"] = {str(phase): [asdict(one) for one in found] for phase, found in moved.items()}
         print_json("rules.explain", 1, fields)
     else:
         _print_rows(rows)
         if module is None:
             _print_path(path_of_state)
+            _print_crossings(moved)
+
+
+# Tokens of the prefill step whose transfers are told.
+_PREFILL_TOKENS = 256
+
+
+def _crossings(descriptor: ModelDescriptor, rows: Sequence[Row]) -> dict[Phase, list[Crossing]]:
+    """What crosses between devices in a step of each phase."""
+    from kbench.model import planned_crossings
+
+    placed = {row.module: row.placement for row in rows}
+    tokens = {Phase.DECODE: 1, Phase.PREFILL: _PREFILL_TOKENS}
+    try:
+        return {phase: planned_crossings(descriptor, placed, phase, n) for phase, n in tokens.items()}
+    except UserError:  # check tells what is wrong with an operator of somebody's own
+        return {}
+
+
+def _print_crossings(moved: Mapping[Phase, Sequence[Crossing]]) -> None:
+    for phase, found in moved.items():
+        step = "a token" if phase is Phase.DECODE else f"{_PREFILL_TOKENS} tokens"
+        told = ", ".join(
+            f"{one.src} to {one.dst} {one.n_transfers} of {format_bytes(one.n_bytes)} together" for one in found
+        )
+        if told:
+            print(f"transfers, {phase} ({step}): {told}")
 
 
 def _threads(placement: Placement) -> str:
@@ -254,9 +286,3 @@ def _print_rows(rows: list[Row]) -> None:
         print(f"{'decode, prefill' if alike else phase}: {told or 'no weights'}")
         if alike:
             break
-
-
-def _tree(model: str) -> Module:
-    from kbench.model import build_tree, load_descriptor
-
-    return build_tree(load_descriptor(model)[0])

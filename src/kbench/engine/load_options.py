@@ -35,6 +35,8 @@ class LoadOptions:
         (``parse_alias`` reads ``cuda:0=cpu``).
     graph: a decode step over several devices runs by a plan, on a GPU as one CUDA graph, where that can be; False: call
         by call.
+    defer_experts: in decode, what the CPU's routed experts make is added one layer later, so that a GPU need not wait
+        for it: an approximation.
     """
 
     default: Placement | None = None
@@ -50,3 +52,4 @@ class LoadOptions:
     trust: Iterable[str] = ()
     alias: Mapping[Device, Device] | None = None
     graph: bool = True
+    defer_experts: bool = False

@@ -163,7 +163,8 @@ def _load(
     def lowered(phase: Phase, tokens: int, logits: str, assignment: Assignment = assignment) -> list[OpCall]:
         calls = lower(
             descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, deliver=CPU,
-            ring=options.overflow == RING, resolve=choice.best,
+            ring=options.overflow == RING, defer_experts=options.defer_experts and phase is Phase.DECODE,
+            resolve=choice.best,
         )  # fmt: skip
         return [_with_threads(choice.runnable(call), counts[phase], most_threads) for call in calls]
 

@@ -2,6 +2,7 @@
 
 from .architectures import ARCHITECTURES, Architecture, architecture
 from .arena import Arena, plan_arena
+from .crossings import Crossing, crossings, planned_crossings
 from .describe import describe_gguf
 from .descriptor import Mla, ModelDescriptor, Moe
 from .embedded import DEFAULT_QUANT, embedded, embedded_names, with_quant
@@ -30,10 +31,10 @@ from .synth import first_layers, synthesize
 from .tree import build_tree
 
 __all__ = [
-    "ARCHITECTURES", "DEFAULT_QUANT", "REQUANTIZED", "Architecture", "Arena", "CallGroup", "ClassBytes",
+    "ARCHITECTURES", "DEFAULT_QUANT", "REQUANTIZED", "Architecture", "Arena", "CallGroup", "ClassBytes", "Crossing",
     "Footprint", "GgufFile", "GgufTensor", "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe",
-    "absorbing_is_faster", "architecture", "boundary", "build_tree", "describe_gguf", "embedded", "embedded_names",
-    "first_layers", "footprint", "group_calls", "kv_bytes_per_token", "layer_kv_bytes", "layer_state_bytes",
-    "load_descriptor", "lower", "open_gguf", "operator_errors", "plan_arena", "requantize", "requantized_types",
-    "synthesize", "tensor_classes", "total_work", "with_quant",
+    "absorbing_is_faster", "architecture", "boundary", "build_tree", "crossings", "describe_gguf", "embedded",
+    "embedded_names", "first_layers", "footprint", "group_calls", "kv_bytes_per_token", "layer_kv_bytes",
+    "layer_state_bytes", "load_descriptor", "lower", "open_gguf", "operator_errors", "plan_arena", "planned_crossings",
+    "requantize", "requantized_types", "synthesize", "tensor_classes", "total_work", "with_quant",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ import math
 from kbench.core import AUTO, Assignment, Device, OpCall, Phase, Problem, UserError, Value, check_kv
 
 from .architectures import architecture
+from .deferral import deferred
 from .descriptor import ModelDescriptor
 from .draft import Draft, Resolve
 from .injection import inject, refused_operators
@@ -27,6 +28,7 @@ def lower(
     logits: str = "last",
     deliver: Device | None = None,
     ring: bool = False,
+    defer_experts: bool = False,
     resolve: Resolve,
 ) -> tuple[OpCall, ...]:
     """The calls of one step, in order.
@@ -40,6 +42,7 @@ def lower(
             for a transfer.
         deliver: the device where the logits are wanted, whatever makes them; None: where they were made.
         ring: tokens go on after ``context``, and each sees the last ``context`` only.
+        defer_experts: what the CPU's routed experts make is added one layer later (see ``deferral``): not exact.
         resolve: names the implementation for a problem on a device where the assignment leaves it open.
 
     Raises:
@@ -48,6 +51,8 @@ def lower(
     """
     draft = _drafted(descriptor, assignment, phase, tokens, context, kv, logits, resolve, ring)
     inject(draft)
+    if defer_experts:
+        draft.calls = deferred(draft.calls)
     return insert_transfers(draft, {} if deliver is None else {"logits": deliver})
 
 
