@@ -63,7 +63,7 @@ class PlannedExecutable(Executable):
     ) -> None:
         """Errors as for ``Executable``."""
         self._plain: Executable | None = None
-        self._make_plain = lambda: Executable(calls, ONE_TOKEN, weights, cache, machine, bind=bind)
+        self._made_of = calls, weights, cache, machine, bind
         super().__init__(calls, ONE_TOKEN, weights, cache, machine, bind=bind)
 
     def _laid_out(self, items: Sequence[Item], keep: str) -> tuple[dict[str, Slot], dict[Device, Space]]:
@@ -165,7 +165,8 @@ class PlannedExecutable(Executable):
     def profile(self, tokens: TokenArray, spans: Spans) -> list[float]:
         """Call by call, in another executable: what a plan does at once has no seconds of its own."""
         if self._plain is None:
-            self._plain = self._make_plain()
+            calls, weights, cache, machine, bind = self._made_of
+            self._plain = Executable(calls, ONE_TOKEN, weights, cache, machine, bind=bind)
         return self._plain.profile(tokens, spans)
 
 

@@ -63,5 +63,5 @@ def _todo(one: Uncaptured) -> str:
     if one.device.kind == "cpu":
         return f"generate_op: {AUTO}, which takes native kernels"
     if one.op == "moe_experts":
-        return "generate_device: cpu, whose experts run beside the graph and are awaited in it"
+        return "generate_op: triton, or generate_device: cpu, whose experts run beside the graph and are awaited in it"
     return f"generate_op: {AUTO}, or generate_device: cpu"
