@@ -18,7 +18,7 @@ from kbench.kernels.triton.chip import CHIPS, Chip
 from kbench.kernels.triton.compiled import Compiled, compile_all
 from kbench.kernels.triton.kept_kernel import KeptKernel
 from kbench.kernels.triton.kernel_list import kept_kernels
-from kbench.kernels.triton.tile import KEPT_TILES, default_tile
+from kbench.kernels.triton.tile import default_tile, kept_tiles
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None and not os.environ.get("KBENCH_REQUIRE"),
@@ -81,7 +81,8 @@ def test_a_configuration_has_one_name() -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("width", [16, 32])
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 16, 17, 100, 512])
-def test_kept_tiles_are_the_ones_that_run(m: int) -> None:
-    tile = default_tile(m, 5120, 5120, 32)
-    assert dataclasses.replace(tile, parts=1) in KEPT_TILES
+def test_kept_tiles_are_the_ones_that_run(m: int, width: int) -> None:
+    tile = default_tile(m, 5120, 5120, width)
+    assert dataclasses.replace(tile, parts=1) in kept_tiles(width)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbench.core import Attribute, Block, OpCall, Problem
+from kbench.core import Attribute, Block, OpCall, Problem, quant
 
 from ..block_parameters import BlockParameter
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import clamp_of
 from ..tolerance import QUANTS
 from ..torch_baseline import TorchDevice, TorchWeights
+from .block_tensor import BLOCK_TYPES, BlockTensor, block_tensor
 from .expert_stack import ExpertLayer, expert_layer
 from .experts import FEW_TOKENS, route, run_experts
 from .plane_matrix import PlaneMatrix, multiply, plane_matrix
@@ -44,12 +45,15 @@ class TritonDevice(TorchDevice):
 
     def accuracy(self, problem: Problem) -> str:
         few = {"linear": FEW_ROWS, "moe_experts": FEW_TOKENS}.get(problem.op)
-        if few is not None and takes(problem).ok:
+        if few is not None and _in_planes(problem):
             return "f32" if problem.integer("tokens") <= few else "f16"
         return super().accuracy(problem)
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
-        """Quantised matrices as planes of codes, everything else as ``torch`` has it."""
+        """Quantised matrices as planes of codes, or as stored where a type has none and for embeddings; everything
+        else as ``torch`` has it."""
+        if _in_blocks(problem):
+            return self._blocks(problem, weights, block)
         if not _in_planes(problem):
             return super().prepare(problem, weights, block)
         if problem.op == "moe_experts":
@@ -59,14 +63,34 @@ class TritonDevice(TorchDevice):
         return TorchWeights((matrix, *rest.tensors))
 
     def stored_bytes(self, problem: Problem, quant_name: str, shape: Sequence[int]) -> int:
-        if quant_name not in PLANE_FORMATS or not _in_planes(problem):
+        if _in_planes(problem) and quant_name in PLANE_FORMATS:
+            bits = PLANE_FORMATS[quant_name].bits_per_weight
+        elif _in_blocks(problem) and quant_name in BLOCK_TYPES:
+            bits = quant(quant_name).bits_per_weight
+        else:
             return super().stored_bytes(problem, quant_name, shape)
-        return math.ceil(math.prod(shape) * PLANE_FORMATS[quant_name].bits_per_weight / 8)
+        return math.ceil(math.prod(shape) * bits / 8)
+
+    def _blocks(self, problem: Problem, weights: Sequence[WeightData], block: Block | None) -> TorchWeights:
+        import torch
+
+        dtype = torch.bfloat16 if self.accuracy(problem) == "bf16" else torch.float32
+        matrices = weights[: 3 if problem.op == "moe_experts" else 1]
+        biases = weights[len(matrices) :]
+        rest = super().prepare(problem, biases, block) if biases else TorchWeights(())
+        return TorchWeights((*(block_tensor(weight, self.place, dtype) for weight in matrices), *rest.tensors))
 
     def _linear(self, call: OpCall, w: Sequence[Any], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
-        if not isinstance(w[0], PlaneMatrix):
+        if isinstance(w[0], PlaneMatrix):
+            y = multiply(x[0], w[0])
+        elif isinstance(w[0], BlockTensor):
+            import torch
+
+            rows = x[0].to(w[0].dtype)
+            parts = [torch.nn.functional.linear(rows, w[0][part]).float() for part in w[0].slices()]
+            y = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        else:
             return super()._linear(call, w, x, s)
-        y = multiply(x[0], w[0])
         return [y + w[1].reshape(-1) if len(w) > 1 else y]
 
     def _route(
@@ -84,16 +108,25 @@ def takes(problem: Problem) -> Support:
     """Whether one of our kernels does ``problem``, and why not."""
     if problem.op == "moe_router":
         return YES  # torch multiplies, in float32, whatever the matrix is stored as
-    if problem.op not in ("linear", "moe_experts"):
+    if problem.op not in ("linear", "moe_experts", "embedding"):
         return Support(False, f"no Triton kernel for {problem.op}")
-    for name in (problem.text(field) for field in QUANTS if problem.has(field)):
-        if name not in PLANE_FORMATS:
-            return Support(False, f"no Triton kernel for {name}; there are {', '.join(PLANE_FORMATS)}")
+    for name in _types(problem):
+        if name not in BLOCK_TYPES:
+            return Support(False, f"no Triton kernel for {name}; there are {', '.join(BLOCK_TYPES)}")
     return YES
 
 
 def _in_planes(problem: Problem) -> bool:
-    return problem.op in ("linear", "moe_experts") and takes(problem).ok
+    return problem.op in ("linear", "moe_experts") and all(name in PLANE_FORMATS for name in _types(problem))
+
+
+def _in_blocks(problem: Problem) -> bool:
+    return problem.op in ("linear", "moe_experts", "embedding") and takes(problem).ok and not _in_planes(problem)
+
+
+def _types(problem: Problem) -> list[str]:
+    """Of the matrices."""
+    return [problem.text(name) for name in QUANTS if problem.has(name)]
 
 
 @functools.lru_cache(maxsize=32)
@@ -128,8 +161,9 @@ class TritonImplementation:
         return ()
 
     def capturable(self, problem: Problem) -> Support:
-        """Our kernels read nothing on the host; what torch does for the rest is torch's."""
-        return YES if takes(problem).ok else self._device.capturable(problem)
+        """Our kernels read nothing on the host; what torch does with blocks, and for the rest, is torch's."""
+        ours = takes(problem).ok and not _in_blocks(problem)
+        return YES if ours else self._device.capturable(problem)
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
         return self._device.prepare(problem, weights, block)

@@ -23,7 +23,7 @@ from .planes import (
     pack_words,
     read_codes,
 )
-from .tile import KEPT_TILES, Tile, default_tile
+from .tile import Tile, default_tile, kept_tiles
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +130,9 @@ def kernel_constants(fmt: PlaneFormat, width: int, scale_bits: int, tile: Tile) 
 
 def kept_kernels() -> Iterator[KeptKernel]:
     """The products of all types, cut in all ways that are kept."""
-    return (product_kernel(quant_name, tile) for quant_name in PLANE_FORMATS for tile in KEPT_TILES)
+    return (
+        product_kernel(name, tile) for name, fmt in PLANE_FORMATS.items() for tile in kept_tiles(chunk_width(fmt, 5120))
+    )
 
 
 def product_kernel(quant_name: str, tile: Tile, k: int = 5120) -> KeptKernel:

@@ -29,7 +29,7 @@ def default_tile(m: int, n: int, columns: int, width: int) -> Tile:
     """A tile that fits any chip, for ``m`` rows of activations: enough programs to keep a large GPU busy."""
     few = m <= FEW_ROWS
     block_m = 1 << (m - 1).bit_length() if few else max(16, min(64, 1 << (m - 1).bit_length()))
-    block_n = 32 if block_m <= 16 else 64  # more than 128 registers a thread would spill
+    block_n = _rows(block_m, width)
     programs = -(-n // block_n) * -(-m // block_m)
     chunks = columns // (NIBBLES * width)
     # Each part costs a plane of the output to write and to read again.
@@ -37,12 +37,16 @@ def default_tile(m: int, n: int, columns: int, width: int) -> Tile:
     return Tile(block_m, block_n, 4, 3, parts, tensor_cores=not few)
 
 
-# One tile for each way that ``default_tile`` cuts, for whoever compiles them all.
-KEPT_TILES = (
-    Tile(1, 32, 4, 3),
-    Tile(2, 32, 4, 3),
-    Tile(4, 32, 4, 3),
-    Tile(16, 32, 4, 3, tensor_cores=True),
-    Tile(32, 64, 4, 3, tensor_cores=True),
-    Tile(64, 64, 4, 3, tensor_cores=True),
-)
+def _rows(block_m: int, width: int) -> int:
+    """Of weights in a program's tile: as many as need at most 128 registers a thread, more would spill. Where lanes add
+    up several rows of activations, four weights a thread, which come as 16 bytes."""
+    if 1 < block_m <= FEW_ROWS:
+        return 512 // width
+    return 32 if block_m <= 16 else 64
+
+
+def kept_tiles(width: int) -> tuple[Tile, ...]:
+    """One tile for each way that ``default_tile`` cuts chunks ``width`` wide, for whoever compiles them all."""
+    lanes = (Tile(block_m, _rows(block_m, width), 4, 3) for block_m in (1, 2, 4))
+    cores = (Tile(block_m, _rows(block_m, width), 4, 3, tensor_cores=True) for block_m in (16, 32, 64))
+    return (*lanes, *cores)
