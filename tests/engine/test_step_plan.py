@@ -256,8 +256,12 @@ def test_clocks_count_what_precedes() -> None:
         clocks((*actions[:2], dataclasses.replace(actions[1])))
 
 
-def test_several_sequences_decode_call_by_call(path: Path) -> None:
-    assert not isinstance(load(path, hybrid, sequences=2)._decode, PlannedExecutable)
+def test_a_session_says_how_it_decodes(path: Path) -> None:
+    assert load(path, hybrid).how_decode_runs == "by a plan, a thread for each device"
+    assert load(path, hybrid, graph=False).how_decode_runs == "call by call"
+    several = load(path, hybrid, sequences=2)
+    assert several.how_decode_runs == "call by call: its positions in several sequences are told by the host"
+    assert "on the CPU alone" in load(path, lambda m: both(CPU), alias=None).how_decode_runs
 
 
 # ------------------------------------------------------------------------------------- programs that C code starts

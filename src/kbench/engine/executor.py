@@ -57,7 +57,10 @@ class Executable:
 
     Attributes:
         calls: those that this process runs or receives values for, in the order in which it does.
+        how: in words, how a step runs.
     """
+
+    how: str = "call by call"
 
     def __init__(
         self,

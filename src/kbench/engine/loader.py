@@ -223,12 +223,15 @@ def _load(
         announce = group.announce(phase, tokens, logits, keep, calls) if group is not None and leads else None
         bind = operators.bind(phase)
         alone = options.graph and (phase, tokens, keep) == (Phase.DECODE, ONE_TOKEN, NOTHING)
-        if alone and not why_not_planned(calls, machine, sequences):
+        why_not = why_not_planned(calls, machine, sequences) if alone else ""
+        if alone and not why_not:
             return PlannedExecutable(calls, store, cache, machine, bind)
-        return Executable(
+        made = Executable(
             calls, tokens, store, cache, machine, spans=tokens if phase is Phase.DECODE else 1, keep=keep,
             bind=bind, announce=announce,
         )  # fmt: skip
+        made.how += f": {why_not}" if why_not else ""
+        return made
 
     def build_layerwise(tokens: int) -> Executable:
         calls = lowered(Phase.PREFILL, tokens, "last")

@@ -61,6 +61,12 @@ class CudaPlan:
         self._n_runs = 0
         self.refused = ""
 
+    @property
+    def how(self) -> str:
+        if self._graph is not None:
+            return "one CUDA graph"
+        return f"issued call by call: {self.refused}" if self.refused else "one CUDA graph from the second step on"
+
     def run(self) -> None:
         """One step; returns when it is done. Raises ValueError with what a program of the CPU's had to say."""
         torch = self._torch

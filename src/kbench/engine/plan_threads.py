@@ -24,6 +24,8 @@ class ThreadedPlan:
         bodies: by the action's place in the plan; tests put others there.
     """
 
+    how = "a thread for each device"
+
     def __init__(self, plan: StepPlan, bodies: Mapping[int, Body], queues: Mapping[Device, Queue], own: Device) -> None:
         """``queues`` of the lanes but ``own``, whose actions the caller's thread does."""
         self.plan, self.bodies, self._queues, self._own = plan, dict(bodies), queues, own

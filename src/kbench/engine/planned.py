@@ -58,6 +58,10 @@ class PlannedExecutable(Executable):
     plan: StepPlan
     runner: Any
 
+    @property
+    def how(self) -> str:  # type: ignore[override]
+        return f"by a plan, {self.runner.how}"
+
     def __init__(
         self, calls: Sequence[OpCall], weights: WeightStore, cache: KvCache, machine: Machine, bind: Bind | None = None
     ) -> None:

@@ -173,6 +173,11 @@ class Session:
         return sequence
 
     @property
+    def how_decode_runs(self) -> str:
+        """In words: call by call, and why; or by a plan, on a GPU as one CUDA graph."""
+        return self._decode.how
+
+    @property
     def decode_calls(self) -> tuple[OpCall, ...]:
         return self._decode.calls
 
