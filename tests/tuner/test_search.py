@@ -105,6 +105,24 @@ def test_a_cliff_and_an_interaction_are_found() -> None:
     assert len(bench.cells) == found.n_new <= limit_of(space) <= len(space.allowed) // 4
 
 
+@pytest.mark.parametrize(("gain", "partition"), [(0.995, "static"), (0.97, "dynamic")])
+def test_a_round_does_not_follow_noise(gain: float, partition: str) -> None:
+    """Half a percent is what two measurements of one setting differ by: the next axis stays around the default."""
+    parameters = SearchSpace(
+        {"k_block": (256, 512, 1024, 2048), "partition": ("static", "dynamic")}, {"k_block": 512, "partition": "static"}
+    )
+    space = cell_space(LINEAR, "cpu.avx2", (1,), parameters)
+    order: list[str] = []
+
+    def measure(cell: Cell, _: float | None) -> Record:
+        block = {"k_block": 512, "partition": "static", **cell.block}
+        order.append(str(block["partition"]))
+        return RecordedSpace.record(cell, (gain if block["partition"] == "dynamic" else 1.0) * 1e-3)
+
+    search(space, in_memory().of(space, "v1"), measure, [])
+    assert order[:2] == ["static", "dynamic"] and set(order[2:5]) == {partition}
+
+
 def test_what_is_forbidden_is_never_measured() -> None:
     everything = made_up()
     space = cell_space(

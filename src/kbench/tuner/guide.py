@@ -7,6 +7,7 @@ proposes. No setting is proposed twice, and none that is not allowed.
 
 from __future__ import annotations
 
+import math
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,10 @@ _TPE_TRIES = 8
 
 # A value is not tried at first where similar problems say that it costs this much.
 _KNOWN_LOSS = 0.05
+
+# A round goes on from another value only where that gained this much: two measurements of one setting differ by as
+# much, and what lies around the default is more likely to be good than what lies around a lucky one.
+_NOISE = 0.01
 
 # A trial that was measured and failed says why in this attribute; without it it was lost with its worker.
 REASON = "reason"
@@ -111,7 +116,9 @@ class Guide(BaseSampler):
             least = min((similar[setting] for setting in line), default=0.0)
             line = [setting for setting in line if similar[setting] < least + _KNOWN_LOSS or setting == centre]
             yield from (setting for setting in line if setting not in taken)
-            centre = min((s for s in line if s in measured), key=lambda s: measured[s], default=centre)
+            best = min((s for s in line if s in measured), key=lambda s: measured[s], default=centre)
+            if centre not in measured or measured.get(best, math.inf) < (1 - _NOISE) * measured[centre]:
+                centre = best
 
     def _by_tpe(self, study: Study, trial: FrozenTrial, n_measured: int, crowded: bool) -> Iterator[Setting]:
         """Seeded anew by what was measured, so that a search that was killed goes on as if it had not been."""
