@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,23 @@ def test_every_embedded_profile_is_sane() -> None:
         assert 1e10 < profile.link_bandwidth < profile.bandwidth / 5
 
 
+def test_figures_are_what_their_sources_compute() -> None:
+    """Widths and rates of memory, tensor cores and clocks, where a source tells them."""
+    bandwidths = rates = 0
+    for name in profile_names():
+        known = load_profile(name)
+        if memory := re.search(r"(\d+)-bit \S+ at ([\d.]+) Gbit/s", known.sources["bandwidth_gb_per_s"]):
+            assert known.bandwidth == pytest.approx(1e9 * int(memory[1]) * float(memory[2]) / 8, rel=0.005), name
+            bandwidths += 1
+        source = known.sources["fp16_tflops"]
+        if cores := re.search(r"(\d+) tensor cores x 256 FLOP x ([\d.]+) GHz", source):
+            full = int(cores[1]) * 256 * 1e9 * float(cores[2])
+            assert known.fp16_flops == pytest.approx(full / 2 if "half of" in source else full, rel=0.003), name
+            assert known.int8_ops == pytest.approx(2 * full, rel=0.003), name
+            rates += 1
+    assert bandwidths >= 8 and rates >= 7
+
+
 def test_names_are_forgiving_and_mistakes_are_helped() -> None:
     assert load_profile("RTX 4090").name == load_profile("rtx-4090").name == "rtx4090"
     with pytest.raises(UserError, match="did you mean rtx4090"):
@@ -48,7 +66,7 @@ def test_time_is_the_longer_of_bytes_and_arithmetic() -> None:
     [
         (("bandwidth_gb_per_s: 1008", "bandwidth_gb_per_s: fast"), "bandwidth_gb_per_s: 'fast'"),
         (("fp16_tflops: 165.2", "fp16_tflops: -1"), "fp16_tflops: -1"),
-        (("memory: 24G", "memory: 24 chairs"), "not a size"),
+        (("memory: 24564M", "memory: 24 chairs"), "not a size"),
         (("label:", "lable:"), "accepted: exactly label"),
     ],
 )
