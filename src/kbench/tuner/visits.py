@@ -13,6 +13,7 @@ Tokens of a batch are taken to choose independently of each other.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,10 +57,17 @@ class Visits:
             raise ValueError(f"visits to {len(given)} experts, {top_k} a token, of {given[:1]} at the most")
         self.top_k, self.experts, self.shares = top_k, len(given), np.minimum(scaled, 1.0)
         self._certain = int(np.count_nonzero(self.shares > _CERTAIN))
-        drawn = top_k - self._certain
-        self.odds = _odds_of(self.shares[self._certain :], drawn)
-        # R(n, the first m experts of those that are drawn), and of the others.
-        self._first, self._rest = _sums(self.odds, drawn), _sums(self.odds[::-1], drawn)[::-1]
+
+    @functools.cached_property
+    def odds(self) -> Array:
+        """Of the experts that are drawn. Fitted when somebody wants them: who moves experts as one does not."""
+        return _odds_of(self.shares[self._certain :], self.top_k - self._certain)
+
+    @functools.cached_property
+    def _products(self) -> tuple[Array, Array]:
+        """R(n, the first m experts of those that are drawn), and of the others."""
+        drawn = self.top_k - self._certain
+        return _sums(self.odds, drawn), _sums(self.odds[::-1], drawn)[::-1]
 
     @classmethod
     def uniform(cls, experts: int, top_k: int) -> Visits:
@@ -73,7 +81,8 @@ class Visits:
     def chances(self, m: int) -> Array:
         """Of one token: the probability that n = 0..top_k of its experts are *not* among the ``m`` most visited."""
         drawn, at = self.top_k - self._certain, max(0, m - self._certain)
-        weights = np.array([self._first[at, drawn - n] * self._rest[at, n] for n in range(drawn + 1)])
+        first, rest = self._products
+        weights = np.array([first[at, drawn - n] * rest[at, n] for n in range(drawn + 1)])
         chances = np.zeros(self.top_k + 1)
         outside = max(0, self._certain - m)  # visited by every token, and not among the m
         chances[outside : outside + drawn + 1] = weights / weights.sum()
