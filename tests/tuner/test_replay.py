@@ -156,3 +156,9 @@ def test_a_gpu_too_small_for_anything_is_left_out_and_said_so(store: Store) -> N
     assert report.fields["placement"]["cuda:0"]["total_bytes"] == 0
     assert {p.generate_device for p in report.assignment.values()} == {CPU}
     assert "cuda:0 is not used" in report.fields["notes"][0]
+
+
+def test_more_memory_than_the_card_has_is_planned_and_said(store: Store) -> None:
+    for vram, told in (("24G", False), ("30G", True)):
+        notes = replay(request(vram, "140G"), store, HOST_ID, THREADS).fields["notes"]
+        assert any("RTX 4090 has 24" in note for note in notes) == told, notes

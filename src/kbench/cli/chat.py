@@ -47,6 +47,7 @@ def register(app: typer.Typer) -> None:
         context: opt.Context = None,
         overflow: opt.Overflow = "stop",
         kv: opt.Kv = "f16",
+        chunk: opt.Chunk = None,
         threads: opt.Threads = None,
         prefill_threads: opt.PrefillThreads = None,
         as_json: Annotated[
@@ -57,7 +58,18 @@ def register(app: typer.Typer) -> None:
 
         params = opt.sampling(temperature, top_k, top_p, min_p, penalty, seed)
         session = opt.load_session(
-            model, rules, implementation, context, kv, threads, prefill_threads, block, trust, alias, overflow
+            model,
+            rules,
+            implementation,
+            context,
+            kv,
+            threads,
+            prefill_threads,
+            block,
+            trust,
+            alias,
+            overflow,
+            chunk=chunk,
         )
         if session.template is None:
             raise UserError(

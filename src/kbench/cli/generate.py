@@ -60,6 +60,7 @@ def register(app: typer.Typer) -> None:
         context: opt.Context = None,
         overflow: opt.Overflow = "stop",
         kv: opt.Kv = "f16",
+        chunk: opt.Chunk = None,
         threads: opt.Threads = None,
         prefill_threads: opt.PrefillThreads = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, not streamed.")] = False,
@@ -83,6 +84,7 @@ def register(app: typer.Typer) -> None:
             alias,
             overflow,
             min(len(texts), _MOST_AT_ONCE),
+            chunk,
         )
         print(opt.load_line(session), file=sys.stderr)
 

@@ -44,6 +44,7 @@ Overflow = Annotated[
     str, typer.Option(help="After --context tokens: stop, or ring (the oldest leave, a token sees the last ones).")
 ]
 Kv = Annotated[str, typer.Option(help="Type of the cache: f16, bf16, q8_0 or f32.")]
+Chunk = Annotated[int | None, typer.Option(min=1, help="Tokens of a prefill step, at most. Default: 256.")]
 Threads = Annotated[
     int | None, typer.Option(help="Threads. Default: one per physical core, within a container's CPU quota.")
 ]
@@ -69,9 +70,10 @@ def load_session(
     alias: Sequence[str] | None = None,
     overflow: str = "stop",
     sequences: int = 1,
+    chunk: int | None = None,
 ) -> Session:
     """The session, with a progress bar while weights are packed."""
-    from kbench.engine import LoadOptions, join_hosts, load_model, parse_alias, serve_host
+    from kbench.engine import DEFAULT_CHUNK, LoadOptions, join_hosts, load_model, parse_alias, serve_host
     from kbench.kernels import block_errors
     from kbench.kernels import implementation as known
     from kbench.rules import load_rules
@@ -106,6 +108,7 @@ def load_session(
             alias=devices,
             overflow=overflow,
             sequences=sequences,
+            chunk=chunk or DEFAULT_CHUNK,
         )
         group = join_hosts()
         if group is None or not group.host:

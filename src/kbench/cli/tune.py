@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +11,9 @@ from kbench.core import UserError, parse_duration, parse_size
 
 from .output import print_json, progress_bar, stdout_console
 from .run_options import warn_of_context
+
+if TYPE_CHECKING:
+    from kbench.tuner import TuneRequest
 
 _HELP = """Find the fastest placement of a model under memory budgets, and write it as a rule file.
 
@@ -25,6 +27,8 @@ Examples:
   [bold]kbench tune model.gguf --dram 4G[/bold]              a real model, run and proven on this CPU
 
   [bold]kbench tune model.gguf --search --time-budget 10m[/bold]   and threads and kernel parameters searched
+
+  [bold]kbench tune model.gguf --kv auto --chunk auto[/bold]   and the cache's type and the tokens of a prefill step
 
   [bold]kbench tune --vram 21G --report tune.html[/bold]     and a page that shows why
 """
@@ -52,8 +56,17 @@ def register(app: typer.Typer) -> None:
         context: Annotated[int, typer.Option("--context", "--ctx", help="Tokens that the cache must hold.")] = 4096,
         batch: Annotated[int, typer.Option(help="Sequences that are decoded at once.")] = 1,
         kv: Annotated[
-            str, typer.Option("--kv", "--kv-type", help="Type of the cache: f16, bf16, q8_0 or f32.")
+            str,
+            typer.Option(
+                "--kv",
+                "--kv-type",
+                help="Type of the cache: f16, bf16, q8_0 or f32; several by commas, or auto: the fastest that fits.",
+            ),
         ] = "f16",
+        chunk: Annotated[
+            str,
+            typer.Option(help="Tokens of a prefill step; several by commas, or auto: the fastest, each measured."),
+        ] = "256",
         objective: Annotated[
             str, typer.Option(help="What to be fast at: workload, decode, prefill, ttft or balanced.")
         ] = "workload",
@@ -101,6 +114,8 @@ def register(app: typer.Typer) -> None:
             SearchRequest,
             TuneRequest,
             load_profile,
+            parse_chunks,
+            parse_kv,
             parse_vram,
             tune,
             tune_elsewhere,
@@ -125,7 +140,8 @@ def register(app: typer.Typer) -> None:
             context=context,
             batch=batch,
             objective=objective,
-            kv=kv,
+            kv_choices=parse_kv(kv),
+            chunk_choices=parse_chunks(chunk),
             prompt_tokens=prompt_tokens,
             gen_tokens=gen_tokens,
             threads=threads,
@@ -146,7 +162,7 @@ def register(app: typer.Typer) -> None:
             if host is not None:
                 report = tune_elsewhere(request, Store(), host)
             else:
-                report = tune(request, Store(), advance, load_session=functools.partial(_load_session, kv))
+                report = tune(request, Store(), advance, load_session=_load_session)
         if page is not None:
             write_page(report.fields, page)
         if as_json:
@@ -157,7 +173,8 @@ def register(app: typer.Typer) -> None:
                 print_search(stdout_console(), report.fields["search"])
 
 
-def _load_session(kv: str, path: Path, rules: Any, context: int, threads: int | None) -> Any:
-    from kbench.engine import load_model
+def _load_session(path: Path, rules: Any, request: TuneRequest) -> Any:
+    from kbench.engine import LoadOptions, load_model
 
-    return load_model(path, rules, context=context, kv=kv, threads=threads)
+    options = LoadOptions(context=request.context, kv=request.kv, threads=request.threads, chunk=request.chunk)
+    return load_model(path, rules, options)

@@ -13,6 +13,7 @@ _PARTS = (
     ("kv_bytes", "cache", "cache (KV)"),
     ("workspace_bytes", "workspace", "workspace"),
     ("runtime_bytes", "runtime", "runtime"),
+    ("swapped_bytes", "loading", "one layer brought in"),
     ("pinned_bytes", "pinned", "pinned buffers"),
     ("loading_bytes", "loading", "while loading"),
     ("margin_bytes", "margin", "left free on purpose"),

@@ -25,6 +25,8 @@ def print_search(console: Console, search: Mapping[str, Any]) -> None:
         ("best ms", "right"), ("best", "left"),
         caption=caption,
     )  # fmt: skip
+    for column in (rows.columns[0], rows.columns[-1]):  # else a narrow terminal shows these and no number
+        column.no_wrap, column.overflow = False, "fold"
     for space in spaces:
         rows.add_row(
             space["problem"],
@@ -33,7 +35,7 @@ def print_search(console: Console, search: Mapping[str, Any]) -> None:
             str(space["measured_now"]),
             milliseconds(space["default_seconds"]),
             milliseconds(space["best_seconds"]),
-            ", ".join(f"{name}={value}" for name, value in space["best"].items()),
+            _changed(space["best"], space.get("default", {})),
         )
     console.print(rows)
     if not search["choices"]:
@@ -52,3 +54,9 @@ def print_search(console: Console, search: Mapping[str, Any]) -> None:
             percent(choice["gain"]),
         )
     console.print(chosen)
+
+
+def _changed(best: Mapping[str, Any], default: Mapping[str, Any]) -> str:
+    """Those values of the best setting that are not the default's."""
+    changed = [f"{name}={value}" for name, value in best.items() if value != default.get(name)]
+    return ", ".join(changed) or "as by default"

@@ -9,6 +9,7 @@ from kbench.core import format_bytes
 from .block import Block, Section
 from .block_chart import block_charts
 from .chart import Chart, Fields
+from .choices import FORM_HEADER, form_rows, streaming_lines
 from .gains import gain_chart, thumb_chart, thumb_warning
 from .memory_chart import memory_chart
 from .placement_map import placement_map
@@ -36,6 +37,7 @@ def sections(fields: Fields) -> list[Section]:
         Section("time", "Where the time goes", _time(fields)),
         Section("roofline", "How close to the hardware", _charts(rooflines(fields))),
         Section("vram", "More or less GPU memory", _vram(fields)),
+        Section("prefill", "Cache and prefill", _prefill(fields)),
         Section("gains", "What a little more would bring", [_chart(c) for c in [gain_chart(fields)] if c]),
         Section("thumbs", "Rules of thumb", _thumbs(fields)),
         Section("threads", "Threads", _charts(c for p in _PHASES if (c := thread_chart(fields, p)))),
@@ -103,6 +105,12 @@ def _vram(fields: Fields) -> list[Block]:
     rows = what_if_rows(fields)
     more = [Block("heading", "What if"), Block("table", "Cards with other memory", header=header, rows=rows)]
     return [_chart(chart), *(more if rows else [])]
+
+
+def _prefill(fields: Fields) -> list[Block]:
+    rows = form_rows(fields)
+    chosen = [Block("table", "Cache types and prefill steps", header=FORM_HEADER, rows=rows)] if rows else []
+    return [*chosen, *(Block("paragraph", line) for line in streaming_lines(fields))]
 
 
 def _thumbs(fields: Fields) -> list[Block]:

@@ -17,9 +17,10 @@ from rich.text import Text
 from kbench.core import format_bytes
 from kbench.results import tune_result_path
 
+from .choices import run_options, streaming_lines
 from .provenance import all_cpu_modelled, cpu_modelled, modelled_words
 from .tables import bar, listed, milliseconds, percent, rate, table
-from .tune_tables import gain_lines, thumb_table, thumb_warning, what_if_table, why_table
+from .tune_tables import form_table, gain_lines, thumb_table, thumb_warning, what_if_table, why_table
 from .unit_lines import UnitLine, unit_lines
 from .workload import goal_words, sequences, step_words
 
@@ -28,14 +29,15 @@ Fields = Mapping[str, Any]
 # What takes memory on a device, as people call it; the margin is none of it.
 _MEMORY_LINES = {
     "weights": "weights_bytes", "cache": "kv_bytes", "workspace": "workspace_bytes", "runtime": "runtime_bytes",
-    "pinned buffers": "pinned_bytes", "while loading": "loading_bytes", "left free": "margin_bytes",
+    "one layer brought in": "swapped_bytes", "pinned buffers": "pinned_bytes", "while loading": "loading_bytes",
+    "left free": "margin_bytes",
 }  # fmt: skip
 _NAMES = {"stream": "norms, router, residual"}
 
 
 def print_tune_report(console: Console, fields: Fields, page: Path | None = None) -> None:
     """Prints everything that a person wants to know, for a terminal of 100 columns; ``page`` is where its page lies."""
-    more = [made for made in (what_if_table(fields), thumb_table(fields)) if made is not None]
+    more = [made for made in (form_table(fields), what_if_table(fields), thumb_table(fields)) if made is not None]
     console.print(Group(_header(fields), Text(), _operators(fields), Text(), why_table(fields), Text()))
     console.print(Group(_placement(fields), _speeds(fields), *more))
     for line in _closing(fields, page):
@@ -56,10 +58,15 @@ def _header(fields: Fields) -> Text:
         text.append("modelled from its data sheet, not measured\n", style="yellow")
     budgets = fields["budgets"]
     vram = f"{format_bytes(budgets['vram_bytes'])} VRAM + " if budgets["vram_bytes"] else ""
-    text.append(f"budgets   {vram}{format_bytes(budgets['dram_bytes'])} DRAM, {work['context']} tokens of context\n")
+    cache = f" ({work['kv']})" if "kv" in work else ""
+    text.append(
+        f"budgets   {vram}{format_bytes(budgets['dram_bytes'])} DRAM, {work['context']} tokens of context{cache}\n"
+    )
     text.append(f"workload  {work['prompt_tokens']} prompt tokens, then {work['gen_tokens']} generated")
     if (n := sequences(fields)) > 1:
         text.append(f", {n:g} sequences at once")
+    if "chunk" in work:
+        text.append(f"; {work['chunk']} tokens a prefill step")
     if goal := goal_words(fields):
         text.append(f"; fastest{goal}")
     return text
@@ -187,7 +194,7 @@ def _closing(fields: Fields, page: Path | None) -> list[Text]:
         slower = solver["greedy_seconds"] / solver["seconds"] - 1
         text.append(f"; greedy by seconds saved per byte: {percent(max(0.0, slower))} slower", style="dim")
     lines.append(text)
-    lines += [Text(line, style="dim") for line in gain_lines(fields)]
+    lines += [Text(line, style="dim") for line in (*gain_lines(fields), *streaming_lines(fields))]
     if warning := thumb_warning(fields):
         lines.append(Text(warning, style="yellow"))
     packing = fields["packing"]
@@ -212,7 +219,8 @@ def next_command(fields: Fields) -> str:
     """What to do with the rules: run them where that was tried, else look at them."""
     path = shlex.quote(fields["rules_path"])
     if fields["measured"]:
-        return f"kbench generate {shlex.quote(fields['model']['source'])} --rules {path} --prompt 'Hello'"
+        model, more = shlex.quote(fields["model"]["source"]), run_options(fields)
+        return f"kbench generate {model} --rules {path}{more} --prompt 'Hello'"
     return f"kbench rules explain {path} --model {shlex.quote(fields['model']['source'])}"
 
 

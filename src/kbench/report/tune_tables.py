@@ -5,12 +5,13 @@ from __future__ import annotations
 from rich.table import Table
 
 from .chart import Fields
+from .choices import FORM_HEADER, form_rows
 from .gains import gain_lines, thumb_rows, thumb_warning
 from .tables import table
 from .vram_chart import own_row, what_if_rows
 from .why import why_rows
 
-__all__ = ["gain_lines", "thumb_table", "thumb_warning", "what_if_table", "why_table"]
+__all__ = ["form_table", "gain_lines", "thumb_table", "thumb_warning", "what_if_table", "why_table"]
 
 
 def why_table(fields: Fields) -> Table:
@@ -19,6 +20,20 @@ def why_table(fields: Fields) -> Table:
     made.columns[-1].no_wrap, made.columns[-1].overflow = False, "fold"
     for name, where, reason, *_ in why_rows(fields)[1]:
         made.add_row(name, where, reason)
+    return made
+
+
+def form_table(fields: Fields) -> Table | None:
+    """Cache types and prefill steps that were planned; None where there was no choice."""
+    rows = form_rows(fields)
+    if not rows:
+        return None
+    cache, chunk, seconds, chosen = FORM_HEADER
+    made = table(
+        "Cache and prefill step", (cache, "left"), (chunk, "right"), (seconds, "right"), (chosen, "left")
+    )  # fmt: skip
+    for row in rows:
+        made.add_row(*row, style="bold" if row[-1] else "")
     return made
 
 

@@ -47,7 +47,10 @@ _MEMORY = Object(
         "weights_bytes": Number(), "kv_bytes": Number(), "workspace_bytes": Number(), "total_bytes": Number(),
         "budget_bytes": Number(),
     },
-    {"margin_bytes": Number(), "runtime_bytes": Number(), "pinned_bytes": Number(), "loading_bytes": Number()},
+    {
+        "margin_bytes": Number(), "runtime_bytes": Number(), "pinned_bytes": Number(), "swapped_bytes": Number(),
+        "loading_bytes": Number(),
+    },
 )  # fmt: skip
 _CEILING = Object(
     {"device": Text(), "source": _SOURCE, "bandwidth_bytes_per_s": Number(), "operations_per_s": Number()},
@@ -77,6 +80,14 @@ _GAIN = Object(
     {"decode_tokens_per_s": Number(-_MOST), "prefill_tokens_per_s": Number(-_MOST), "extra_bytes_per_s": Number()},
 )
 _THUMB = Object({"name": Text(), "words": Text(), "of": Text(), "ratio": Number()})
+_STREAMING = Object(
+    {
+        "device": Text(), "label": Text(), "layer_bytes": Number(), "link_seconds": Number(),
+        "prepare_seconds": Maybe(Number()), "ready_tokens": Maybe(Number()), "break_even_tokens": Maybe(Number()),
+        "obstacle": Text(), "threshold": Number(), "source": _SOURCE,
+    }
+)  # fmt: skip
+_FORM = Object({"kv": Text(), "chunk": Number(), "workload_seconds": Maybe(Number())})
 _WHAT_IF = Object({"vram_bytes": Number(), **{name: Maybe(Number()) for name in (*_RATES, "decode_ratio")}})
 _RESULT = Object(
     {
@@ -90,7 +101,7 @@ _RESULT = Object(
         "budgets": Object({"vram_bytes": Number(), "dram_bytes": Number()}, {"by_device": MapOf(Number(), 64)}),
         "workload": Object(
             {"prompt_tokens": Number(), "gen_tokens": Number(), "context": Number()},
-            {"batch": Number(), "objective": Text(), "routing": Text()},
+            {"batch": Number(), "chunk": Number(), "kv": Text(), "objective": Text(), "routing": Text()},
         ),
         "ops": ListOf(_OP),
         "placement": MapOf(_MEMORY, 64),
@@ -111,6 +122,8 @@ _RESULT = Object(
         "vram_curve": ListOf(_POINT, 1000),
         "what_if": ListOf(_WHAT_IF, 100),
         "sensitivity": ListOf(_GAIN, 100),
+        "streaming": ListOf(_STREAMING, 64),
+        "forms": ListOf(_FORM, 100),
         "presets": MapOf(Number(), 100),
         "rules_of_thumb": ListOf(_THUMB, 100),
         "block_sweeps": ListOf(_SWEEP, 1000),

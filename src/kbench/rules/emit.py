@@ -31,7 +31,7 @@ from .fold import either, number_regex, split_number
 from .match import assign
 from .operators import REGISTRY, THREADS
 from .pattern import MAX_PATTERN
-from .schema import DEFAULT, VERSION, parse_rules
+from .schema import DEFAULT, THRESHOLDS, VERSION, parse_rules
 
 # What modules of one rule have in common: placement, operator, whether leaves, what stands before the number.
 Kind = tuple[tuple[object, ...], str, bool, "str | None"]
@@ -62,11 +62,12 @@ def emit(
     provenance: Mapping[str, Any] | None = None,
     *,
     trust: Sequence[str] = (),
+    prefill_threshold: int = 0,
 ) -> str:
     """YAML in kbench's form; ``assign(parse(emit(a, tree)), tree) == a`` for every module of ``tree``.
 
     A module that ``assignment`` lacks is written with ``Placement()``. ``provenance`` is plain data (text, numbers,
-    lists, mappings) and comes first.
+    lists, mappings) and comes first. ``prefill_threshold``: longer prompts prefill layer by layer; 0: none does.
 
     Raises:
         UserError: a placement that no rule can express (an unknown implementation), or provenance that is no data.
@@ -81,7 +82,7 @@ def emit(
     end = r"\Z" if any("\n" in name for name in whole) else "$"  # "$" also matches before a last line break
     for group in group_modules(whole, tree):
         for pattern, modules in name_patterns(group, end):
-            lines += _rule(group, pattern, modules)
+            lines += _rule(group, pattern, modules, prefill_threshold)
     text = "\n".join(lines) + "\n"
     rules = parse_rules(parse_yaml(text), "<emitted>", trust=trust)
     if assign(rules, tree, Placement()) != whole:
@@ -137,7 +138,7 @@ def name_patterns(group: Group, end: str = "$") -> Iterator[tuple[str, list[Modu
     yield start + either(chunk) + end, [module for name in chunk for module in group.tails[name]]
 
 
-def _rule(group: Group, pattern: str, modules: Sequence[Module]) -> list[str]:
+def _rule(group: Group, pattern: str, modules: Sequence[Module], prefill_threshold: int) -> list[str]:
     p = group.placement
     kwargs = [("generate_device", _scalar(str(p.generate_device))), ("generate_op", _scalar(p.generate_op))]
     kwargs += [("prefill_device", _scalar(str(p.prefill_device))), ("prefill_op", _scalar(p.prefill_op))]
@@ -150,6 +151,8 @@ def _rule(group: Group, pattern: str, modules: Sequence[Module]) -> list[str]:
     kwargs += [(_scalar(key), _flow(value)) for key, value in p.kwargs.items()]
     if p.absorb_for_prefill is not None:
         kwargs.append(("absorb_for_prefill", str(p.absorb_for_prefill).lower()))
+    if group.operator == "Model" and prefill_threshold:
+        kwargs.append((THRESHOLDS[0], str(prefill_threshold)))
     tensors = [tensor for module in modules for tensor in module.tensors]
     kinds = list(dict.fromkeys(tensor.kind for tensor in tensors))
     size = f", {format_bytes(sum(tensor.n_bytes for tensor in tensors))}" if tensors else ""

@@ -7,6 +7,7 @@ from .budget import parse_vram
 from .ceilings import measured_roof
 from .cost_model import CostModel, Roof
 from .elsewhere import tune_elsewhere
+from .forms import parse_chunks, parse_kv
 from .plan import Plan, cells, make_plan
 from .predict import ModelStep, Steps
 from .profile import DEFAULT_GPU, GpuProfile, load_profile, profile_names
@@ -28,6 +29,6 @@ from .tune import replay, tune
 __all__ = [
     "DEFAULT_CHUNK", "DEFAULT_CONTEXT", "DEFAULT_GPU", "DEFAULT_MODEL", "OBJECTIVES", "CostModel", "GpuProfile",
     "ModelStep", "Plan", "Roof", "SearchRequest", "SearchSpace", "Steps", "TuneReport", "TuneRequest", "Workload",
-    "cells", "load_profile", "make_plan", "measured_roof", "parse_vram", "profile_names", "proxy", "replay",
-    "search_space", "search_space_of", "tune", "tune_elsewhere", "workload",
+    "cells", "load_profile", "make_plan", "measured_roof", "parse_chunks", "parse_kv", "parse_vram", "profile_names",
+    "proxy", "replay", "search_space", "search_space_of", "tune", "tune_elsewhere", "workload",
 ]  # fmt: skip

@@ -15,8 +15,10 @@ from kbench.rules import write_rules
 from .budget import budgets, profile_of
 from .cost_model import CostModel, Roof
 from .details import details, stored_sweeps
+from .forms import best_form
 from .links import with_links
-from .plan import thread_counts
+from .placed import Placed
+from .plan import Plan, thread_counts
 from .report import TuneReport
 from .request import TuneRequest
 from .tune import place, plan_of, written_report
@@ -33,19 +35,29 @@ def tune_elsewhere(request: TuneRequest, store: Store, profile: Path) -> TuneRep
     started = time.perf_counter()
     away = read_host_profile(profile)
     request = _with_its_memory(request, away)
-    plan = plan_of(request)
-    available, gpus = budgets(request, None)
     names = {str(Device("cuda", index)): name for index, (name, _) in enumerate(away.gpus)}
-    gpus = with_links(gpus, {costs.device: (names.get(costs.device, ""), costs) for costs in away.links})
-    ops = {problem.op for problem in plan.problems}
-    records = [record for record in store.find(host_id=away.host_id, status="ok") if record.op in ops]
+    links = {costs.device: (names.get(costs.device, ""), costs) for costs in away.links}
     counts = thread_counts(away.usable_cpus, request.threads)
-    costs = CostModel(records, threads=counts, profiles=gpus, roof=Roof(away.bandwidth, away.peak), assumes=True)
-    placed = place(plan, costs, available, gpus)
+    roof = Roof(away.bandwidth, away.peak)
+
+    def planned(form: TuneRequest) -> tuple[Plan, Placed]:
+        plan = plan_of(form)
+        available, gpus = budgets(form, None)
+        gpus = with_links(gpus, links)
+        ops = {problem.op for problem in plan.problems}
+        records = [record for record in store.find(host_id=away.host_id, status="ok") if record.op in ops]
+        costs = CostModel(records, threads=counts, profiles=gpus, roof=roof, assumes=True)
+        return plan, place(plan, costs, available, gpus)
+
+    request, plan, placed, forms = best_form(request, planned)
     report, path = written_report(request, plan, placed, away.host_id)
     write_rules(path, report.rules_text)
-    more = details(placed.layout, placed.problem, available, gpus, None, stored_sweeps(store, away.host_id))
+    more = details(
+        placed.layout, placed.problem, placed.available, placed.profiles, None, stored_sweeps(store, away.host_id)
+    )
     fields: dict[str, Any] = {**report.fields, **more, "host": {"cpu": away.cpu, "cores": away.usable_cpus}}
+    if len(forms) > 1:
+        fields["forms"] = [form.fields for form in forms]
     fields |= {"rules": report.rules_text, "elapsed_s": time.perf_counter() - started}
     write_tune_result(tune_result_path(path), fields)
     return TuneReport(fields, report.assignment, report.rules_text)

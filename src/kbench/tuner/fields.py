@@ -14,8 +14,7 @@ from kbench.core import CPU, OpCall, Phase, format_bytes
 from kbench.measure import Host
 from kbench.model import ModelDescriptor
 
-from .layout import workspace_bytes
-from .memory import memory
+from .memory import memory, workspace
 from .packed import packing
 from .placed import Placed
 from .placement import Solution
@@ -25,6 +24,10 @@ from .prove import Proof
 from .report import modelled, op_rows, prediction, rounded
 from .request import TuneRequest
 from .sensitivity import sensitivity
+from .streaming import Streaming
+
+# People name a card by its round size, of which the driver keeps a little.
+_MORE_THAN_ALL = 1.03
 
 
 def file_stem(request: TuneRequest, descriptor: ModelDescriptor) -> str:
@@ -72,6 +75,8 @@ def _workload(plan: Plan) -> dict[str, int | str]:
         "gen_tokens": wanted.gen_tokens,
         "context": plan.context,
         "batch": plan.batch,
+        "chunk": wanted.chunk,
+        "kv": plan.kv,
         "objective": wanted.objective,
         **({"routing": plan.routing} if plan.routing else {}),
     }
@@ -130,6 +135,7 @@ def result_fields(
         "placement": memory(placed.layout, placed.problem, placed.solution, placed.prices, placed.available),
         "sensitivity": sensitivity(placed.layout, placed.problem, placed.solution),
         "presets": {name: rival.seconds for name, rival in _rivals(placed).items()},
+        "streaming": [_streaming(item, placed) for item in placed.streaming],
         "packing": asdict(packing(_packed_calls(placed), placed.layout.costs.packed)),
         "predicted": predicted,
         "measured": measured,
@@ -147,6 +153,11 @@ def result_fields(
     }
 
 
+def _streaming(item: Streaming, placed: Placed) -> dict[str, object]:
+    there = item.device in placed.layout.swapped_to(placed.solution)
+    return item.fields(placed.threshold if there else 0)
+
+
 def _rivals(placed: Placed) -> dict[str, Solution]:
     """What other tools would do with the first GPU."""
     return presets(placed.layout, placed.problem) if len(placed.layout.devices) > 1 else {}
@@ -160,10 +171,15 @@ def _packed_calls(placed: Placed) -> list[tuple[OpCall, str]]:
 def _notes(plan: Plan, placed: Placed) -> list[str]:
     """What a person would otherwise wonder about."""
     notes = []
-    tokens = {phase: shape[0] for phase, shape in plan.shapes.items()}
     for budget in placed.available:
+        card = placed.profiles.get(budget.device)
+        if card is not None and budget.total_bytes > _MORE_THAN_ALL * card.memory_bytes:
+            notes.append(
+                f"{budget.device} is planned with {format_bytes(budget.total_bytes)}; {card.label} has "
+                f"{format_bytes(card.memory_bytes)}"
+            )
         if budget.device not in placed.layout.devices:
-            left = budget.capacity(workspace_bytes(plan.calls, tokens, None))
+            left = budget.capacity(workspace(plan, plan.calls, None, None))
             notes.append(
                 f"{budget.device} is not used: its runtime, workspace and margin need "
                 f"{format_bytes(budget.total_bytes - left)}, the budget is {format_bytes(budget.total_bytes)}"

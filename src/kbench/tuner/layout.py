@@ -6,19 +6,24 @@ import copy
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, Problem, Unsupported, work
 from kbench.model import plan_arena
 
+from .availability import GPU_IMPLEMENTATION
 from .column import Column
 from .cost_model import Cost, CostModel
 from .placement import PlacementProblem, Solution
 from .plan import Plan
 from .schedule import Step, TransferSeconds, makespan
 from .split_layer import Split, SplitLayer, experts_unit
-from .stage import Stage, layer_of, stages
+from .stage import ROUTED, Stage, layer_of, stages
 from .visits import Visits
+
+if TYPE_CHECKING:
+    from .streaming import Layerwise
 
 _ELEMENT_BYTES = 4  # activations are float32, expert ids int32
 
@@ -41,9 +46,11 @@ class Layout:
         costs: CostModel,
         devices: Sequence[Device],
         times: Mapping[Phase, float] | None = None,
+        layerwise: Layerwise | None = None,
     ) -> None:
-        """``times``: what a step of each phase counts; None: as often as the workload takes it."""
-        self.plan, self.costs, self.devices = plan, costs, tuple(devices)
+        """``times``: what a step of each phase counts; None: as often as the workload takes it. ``layerwise``: prefill
+        brings routed experts of the host to a GPU."""
+        self.plan, self.costs, self.devices, self.layerwise = plan, costs, tuple(devices), layerwise
         self.stages = stages(plan.calls[Phase.DECODE])
         # The same stage by phase: latent attention has other calls in prefill.
         prefill = stages(plan.calls[Phase.PREFILL])
@@ -242,12 +249,37 @@ class Layout:
         steps = []
         prices = self.call_seconds(stage, phase)
         for (call, unit), by_device in zip(self.calls_of(stage, phase), prices, strict=True):
-            seconds = by_device[chosen[unit]]
+            at, seconds = chosen[unit], by_device[chosen[unit]]
+            if self.layerwise and phase is Phase.PREFILL and not at and call.op == "moe_experts":
+                at = _brought_to(chosen)
+                seconds = self.brought(call, self.devices[at]).seconds
             assert seconds is not None
             outputs = tuple(value.name for value in call.outputs)
-            steps.append(Step(self.devices[chosen[unit]], seconds, call.inputs, outputs))
+            steps.append(Step(self.devices[at], seconds, call.inputs, outputs))
         present = {stage.entry: self.devices[entry]} if stage.entry else {}
         return makespan(steps, self.transfer_seconds(phase), present)
+
+    def brought(self, call: OpCall, device: Device) -> Cost:
+        """Of routed experts that a prefill step brings from the host to ``device``."""
+        problem, _ = self.plan.priced(call.problem)
+        threads = self.threads[call.module]
+        cost = self.layerwise.cost(self.costs, problem, device, threads) if self.layerwise else None
+        assert cost is not None  # else nobody planned it
+        return cost
+
+    def swapped_to(self, solution: Solution) -> set[Device]:
+        """The GPUs that prefill brings routed experts to."""
+        return {
+            self.devices[_brought_to(column.devices)]
+            for stage, column in zip(self.stages, solution.columns, strict=True)
+            for unit, at in zip(stage.units, column.devices, strict=True)
+            if self.layerwise and unit.kind == ROUTED and not at
+        }
+
+    def swapped_bytes(self, device: Device) -> int:
+        """What the routed experts of one layer, the largest, take on ``device``."""
+        calls = experts_calls(self.plan.calls[Phase.PREFILL])
+        return max((self._weight_bytes(call, device) for call in calls), default=0)
 
     def call_seconds(self, stage: Stage, phase: Phase) -> list[list[float | None]]:
         """Of each call of the stage on each device; None where nothing runs it."""
@@ -282,13 +314,18 @@ class Layout:
         for stage, column in zip(self.stages, solution.columns, strict=True):
             for unit, chosen in zip(stage.units, column.devices, strict=True):
                 for module in unit.modules:
-                    placed[module] = self._placement(module, self.devices[chosen])
+                    found = self._placement(module, self.devices[chosen])
+                    if self.layerwise and unit.kind == ROUTED and not chosen:
+                        # Kernel parameters are those of the CPU's kernels.
+                        gpu = self.devices[_brought_to(column.devices)]
+                        found = replace(found, prefill_device=gpu, prefill_op=GPU_IMPLEMENTATION, block={})
+                    placed[module] = found
         result: dict[str, Placement] = {}
         for node in self.plan.tree.walk():
             above = placed.get(node.name.rpartition(".")[0])
             below = (placed[child.name] for child in node.walk() if child.name in placed)
-            found = placed.get(node.name) or (above if not node.children else None) or next(below, None) or above
-            result[node.name] = found or Placement()
+            nearest = placed.get(node.name) or (above if not node.children else None) or next(below, None) or above
+            result[node.name] = nearest or Placement()
         for name in ("", "model", "model.layers"):
             # The containers of everything have no one place.
             if name in result and name not in placed:
@@ -328,6 +365,16 @@ def _planned_visits(recorded: Mapping[str, Visits], by_layer: bool) -> dict[str,
         return dict(recorded)
     first, *others = recorded.values()
     return dict.fromkeys(recorded, first.mean(others))
+
+
+def experts_calls(calls: Iterable[OpCall]) -> list[OpCall]:
+    """Those of ``calls`` that are routed experts."""
+    return [call for call in calls if call.op == "moe_experts"]
+
+
+def _brought_to(chosen: Sequence[int]) -> int:
+    """The GPU that a stage on ``chosen`` devices uses; the first where it uses none."""
+    return max(chosen) or 1
 
 
 def _choices(allowed: Sequence[Sequence[int]], n_devices: int) -> Iterable[tuple[int, ...]]:

@@ -81,6 +81,15 @@ class PackedRatios:
                 return None
         return total
 
+    def roughly(self, problem: Problem, implementation: str) -> float | None:
+        """Like ``seconds``; a type that no record tells of packs as slowly as the slowest known one. None: none is."""
+        exact = self.seconds(problem, implementation)
+        layout = _layout(implementation)
+        rates = [taken / n_bytes for (of, _), (n_bytes, taken) in self._largest.items() if of == layout]
+        if exact is not None or not rates:
+            return exact
+        return max(rates) * sum(stored_bytes(problem).values())
+
 
 def packing(calls: Iterable[tuple[OpCall, str]], ratios: PackedRatios) -> Packing:
     """Packing all weights of ``calls``, each once; with every call, the implementation that it is packed for."""

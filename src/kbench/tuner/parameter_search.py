@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,6 +69,7 @@ def _space_fields(table: Searched) -> dict[str, Any]:
         "default_seconds": seconds.get(table.space.start),
         "best_seconds": seconds.get(best),
         "best": dict(zip(table.space.axes, best, strict=True)),
+        "default": dict(zip(table.space.axes, table.space.start, strict=True)),
     }
 
 
@@ -89,15 +89,15 @@ def search_parameters(
     request: SearchRequest,
     machine: Host,
     pinned: int | None,
+    deadline: float,
     tell: Progress,
 ) -> ParameterSearch:
-    """Searches threads and kernel parameters of what ``solution`` has on the CPU.
+    """Searches threads and kernel parameters of what ``solution`` has on the CPU, until ``deadline`` at the latest.
 
     Raises:
         UserError, InvalidEnvironment: as ``open_studies``.
     """
     started = time.monotonic()
-    deadline = started + request.budget_seconds if request.budget_seconds is not None else math.inf
     assignment = layout.assignment(solution)
     groups = module_groups(layout, {name for name, placed in assignment.items() if placed.generate_device == CPU})
     taken = shares(groups)

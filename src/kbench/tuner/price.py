@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kbench.core import Device, OpCall, Phase
+from kbench.core import Assignment, Device, OpCall, Phase
 from kbench.model import lower
 
 from .cost_model import Cost
@@ -41,10 +41,19 @@ def price(layout: Layout, solution: Solution) -> dict[Phase, PhasePrice]:
     return {
         phase: price_calls(
             lower(plan.descriptor, assignment, phase, tokens, context, kv=plan.kv, resolve=layout.resolve),
-            lambda call: cost_of(call, layout),
+            _priced(layout, phase, assignment),
         )
         for phase, (tokens, context) in plan.shapes.items()
     }
+
+
+def _priced(layout: Layout, phase: Phase, assignment: Assignment) -> Callable[[OpCall], Cost]:
+    def cost(call: OpCall) -> Cost:
+        # Placed on the host, and run elsewhere in prefill.
+        away = call.op == "moe_experts" and call.device != assignment[call.module].generate_device
+        return layout.brought(call, call.device) if away and phase is Phase.PREFILL else cost_of(call, layout)
+
+    return cost
 
 
 def price_calls(calls: Sequence[OpCall], cost: Callable[[OpCall], Cost]) -> PhasePrice:

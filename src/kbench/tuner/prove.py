@@ -17,8 +17,8 @@ from kbench.suites import measure_generation
 
 from .request import TuneRequest, Workload
 
-# Loads a model for running: (file, rules, context, threads). Any: the engine's session, of a package not known here.
-LoadSession = Callable[[Path, RuleSet, int, "int | None"], Any]
+# Loads a model for running, as the request says. Any: the engine's session, of a package not known here.
+LoadSession = Callable[[Path, RuleSet, TuneRequest], Any]
 
 # Enough tokens for a median, few enough for a tune that takes seconds.
 _MAX_GEN_TOKENS = 64
@@ -59,7 +59,7 @@ def prove(
     if request.batch > 1:
         return Proof(reason="a batch was planned; what runs here is one sequence")
     try:
-        session = load_session(path, rules, request.context, request.threads)
+        session = load_session(path, rules, request)
     except KbenchError as error:
         return Proof(reason=f"the engine did not load it: {error.message}")
     rng = np.random.default_rng(0)

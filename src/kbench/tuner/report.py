@@ -111,12 +111,12 @@ def fold_numbers(numbers: Iterable[int]) -> str:
 def prediction(prices: Mapping[Phase, PhasePrice], layout: Layout) -> dict[str, Any]:
     """Tokens per second of both phases; intervals have the slower figure first."""
     decode, prefill = prices[Phase.DECODE], prices[Phase.PREFILL]
-    chunk, batch = layout.plan.workload.chunk, layout.plan.batch
+    rate, batch = layout.plan.workload.prefill_tokens_per_s, layout.plan.batch
     return {
         "decode_tokens_per_s": batch / decode.seconds,
-        "prefill_tokens_per_s": chunk / prefill.seconds,
+        "prefill_tokens_per_s": rate(prefill.seconds),
         "decode_interval": [batch / decode.high, batch / decode.low],
-        "prefill_interval": [chunk / prefill.high, chunk / prefill.low],
+        "prefill_interval": [rate(prefill.high), rate(prefill.low)],
         "source": "modelled" if "modelled" in (decode.source, prefill.source) else "measured",
     }
 

@@ -64,6 +64,9 @@ class TuneRequest:
         prompt_tokens, gen_tokens: the workload whose time is minimised; None: a default that fits ``context``.
         threads: pins the CPU thread count; None searches.
         chunk: tokens of one prefill step.
+        kv: type of the cache.
+        kv_choices, chunk_choices: types and steps to choose the fastest from, those that others must beat first; empty:
+            ``kv`` and ``chunk`` as they are.
         routing: a histogram of visits to experts, as `kbench bench --routing` records it; None: visited evenly.
         output: where the rules go; None: ``kbench-rules/<model>.yaml``.
         prove: run a real model under the rules.
@@ -84,23 +87,37 @@ class TuneRequest:
     threads: int | None = None
     chunk: int = DEFAULT_CHUNK
     kv: str = "f16"
+    kv_choices: tuple[str, ...] = ()
+    chunk_choices: tuple[int, ...] = ()
     routing: Path | None = None
     output: Path | None = None
     prove: bool = True
     remeasure: bool = False
     search: SearchRequest | None = None
 
+    @property
+    def kvs(self) -> tuple[str, ...]:
+        """Cache types that may be chosen."""
+        return self.kv_choices or (self.kv,)
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Tokens of a prefill step that may be chosen."""
+        return self.chunk_choices or (self.chunk,)
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Tokens read and written by each of ``sequences`` requests: prompts one after another, in steps of ``chunk``
-    tokens; answers all at once."""
+    tokens; answers all at once. ``tail``: what a last step that is partly filled takes, of a full one's time; None: as
+    much as it is filled."""
 
     prompt_tokens: int
     gen_tokens: int
     chunk: int
     objective: str = "workload"
     sequences: int = 1
+    tail: float | None = None
 
     @property
     def times(self) -> dict[Phase, float]:
@@ -112,8 +129,19 @@ class Workload:
 
     @property
     def n_chunks(self) -> float:
-        """Prefill steps of one prompt; a last one that is partly filled counts for the part."""
-        return self.prompt_tokens / self.chunk
+        """Prefill steps of one prompt; a last one that is partly filled counts for what it takes."""
+        if self.tail is None or not self.tail_tokens:
+            return self.prompt_tokens / self.chunk
+        return self.prompt_tokens // self.chunk + self.tail
+
+    @property
+    def tail_tokens(self) -> int:
+        """Of the last step, if it is partly filled; else 0."""
+        return self.prompt_tokens % self.chunk
+
+    def prefill_tokens_per_s(self, step_seconds: float) -> float:
+        """Of a whole prompt, when a full step takes so long."""
+        return self.prompt_tokens / (self.n_chunks * step_seconds)
 
     @property
     def prefill_context(self) -> int:

@@ -59,5 +59,5 @@ def _rates(layout: Layout, solution: Solution, first: int) -> dict[str, float]:
     plan = layout.plan
     return {
         "decode_tokens_per_s": plan.batch / seconds[Phase.DECODE],
-        "prefill_tokens_per_s": plan.workload.chunk / seconds[Phase.PREFILL],
+        "prefill_tokens_per_s": plan.workload.prefill_tokens_per_s(seconds[Phase.PREFILL]),
     }

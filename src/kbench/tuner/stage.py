@@ -20,6 +20,9 @@ from dataclasses import dataclass
 
 from kbench.core import OpCall
 
+# What the report calls the unit of a layer's routed experts.
+ROUTED = "routed experts"
+
 _LAYER = re.compile(r"^(?P<layer>.*?layers\.\d+)(?:\.(?P<rest>.*))?$")
 
 # First match wins; what matches nothing belongs to the stream.
@@ -29,7 +32,7 @@ _UNITS = (
     ("o projection", r"self_attn\.o_proj$"),
     ("attention", r"self_attn(\.|$)"),
     ("linear attention", r"linear_attn(\.|$)"),
-    ("routed experts", r"(mlp|block_sparse_moe)\.experts(\.|$)"),
+    (ROUTED, r"(mlp|block_sparse_moe)\.experts(\.|$)"),
     ("shared experts", r"mlp\.shared_expert(s|_gate)?(\.|$)"),
     ("router", r"(mlp|block_sparse_moe)\.(gate|router)$"),
     ("dense FFN", r"mlp(\.|$)"),

@@ -12,6 +12,7 @@ from .cost_model import Cost, CostModel
 from .layout import Layout
 from .plan import Plan
 from .stage import layer_of
+from .streaming import Layerwise
 
 
 class TunedLayout(Layout):
@@ -23,6 +24,7 @@ class TunedLayout(Layout):
         costs: CostModel,
         devices: Sequence[Device],
         times: Mapping[Phase, float] | None = None,
+        layerwise: Layerwise | None = None,
         *,
         choices: Iterable[Choice] = (),
     ) -> None:
@@ -33,7 +35,7 @@ class TunedLayout(Layout):
             for module, choice in self._choices.items()
             for problem, cost in choice.costs.items()
         }
-        super().__init__(plan, costs, devices, times)
+        super().__init__(plan, costs, devices, times, layerwise)
 
     def cost(self, call: OpCall, device: Device, threads: int | None = None) -> Cost | None:
         problem, times = self.plan.priced(call.problem)

@@ -91,6 +91,6 @@ def _row(layout: Layout, point: Point, gpu: int) -> dict[str, Any]:
         "used_bytes": used[gpu],
         "dram_used_bytes": used[layout.devices.index(CPU)],
         "decode_tokens_per_s": layout.plan.batch / seconds[Phase.DECODE],
-        "prefill_tokens_per_s": layout.plan.workload.chunk / seconds[Phase.PREFILL],
+        "prefill_tokens_per_s": layout.plan.workload.prefill_tokens_per_s(seconds[Phase.PREFILL]),
         "workload_seconds": point.solution.seconds,
     }
