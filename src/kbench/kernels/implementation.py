@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,8 @@ class StepState:
     caches: Mapping[int, Cache] = field(default_factory=dict)
     spans: Spans | None = None
     on_device: DeviceStep | None = None
+    # What implementations keep of it on their devices, for the calls that share it.
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def place(self, tokens: npt.NDArray[np.int32], spans: Spans) -> None:
         """Makes it the state of a step over ``tokens``, which belong where ``spans`` say."""

@@ -57,6 +57,8 @@ _STEPS = {"int8": 127, "int8x2": 8191, "int8k": 127}
 # Implementations that multiply BF16 weights in that type: activations in one term, or, in tile registers, in two.
 _BF16_KERNELS = ("cpu.avx512_bf16", "cpu.amx")
 SAFETY = 6.0
+# Half a step of float16's smallest numbers: what rounding takes of a number below 2^-14.
+SUBNORMAL = 2.0**-25
 INT8_BLOCK = 32
 # Of the class int8k: the superblock of K-quants.
 INT8K_BLOCK = 256
@@ -208,16 +210,26 @@ def _attend(
     rows = q.reshape(-1, q.shape[-1])
     scores = np.where(visible, (rows @ keys.T).reshape(*q.shape[:2], -1) * scale, -np.inf)
     sizes = np.where(visible, (np.abs(rows) @ np.abs(keys).T).reshape(scores.shape), 0) * abs(scale)
-    score_error = SAFETY * math.sqrt(q.shape[-1]) * u * sizes.max(axis=-1, keepdims=True)
+    score_error = SAFETY * math.sqrt(q.shape[-1]) * _U * sizes.max(axis=-1, keepdims=True)
+    low = u > _U  # queries and weights are rounded once each, to a type that keys and values have already
+    if low:
+        off = np.square(u * rows) + np.square(SUBNORMAL * np.abs(rows).max(axis=-1, keepdims=True))
+        off = np.sqrt(off @ np.square(keys).T / 3).reshape(scores.shape) * abs(scale)
+        score_error = score_error + SAFETY * np.where(visible, off, 0).max(axis=-1, keepdims=True)
     if errors is not None:
         off = np.sqrt(np.square(rows) @ np.square(errors[0]).T).reshape(scores.shape) * abs(scale)
         score_error = score_error + np.where(visible, off, 0).max(axis=-1, keepdims=True)
     largest = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - largest)
     p /= p.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks[:, None, None] - largest))
-    rounding = SAFETY * math.sqrt(len(keys)) * _U + FUNCTION_ULPS * u
+    rounding = SAFETY * math.sqrt(len(keys)) * _U + FUNCTION_ULPS * _U
     mean = (p.reshape(-1, p.shape[-1]) @ np.abs(values)).reshape(*q.shape[:2], -1)
     bound = (2 * score_error + rounding) * mean
+    if low:
+        largest_p = p.max(axis=-1, keepdims=True)
+        squares = np.square(u * p) + np.square(np.where(p > 0, SUBNORMAL * largest_p, 0))
+        bound += SAFETY * np.sqrt(squares.reshape(-1, p.shape[-1]) @ np.square(values) / 3).reshape(bound.shape)
+        bound += u * mean  # the output is rounded too
     if errors is not None:
         bound += np.sqrt(np.square(p.reshape(-1, p.shape[-1])) @ np.square(errors[1])).reshape(bound.shape)
     return np.asarray(bound)
@@ -266,6 +278,7 @@ def _mla_decompressed(
 ) -> Array:
     p, window = call.problem, call.problem.integer("window")
     kv_lora, scale = p.integer("kv_lora"), float(call.attrs.get("scale", 1.0))  # type: ignore[arg-type]
+    u = ROUNDOFF.get(a, _U)
     total = np.empty_like(y[0])
     for sequence, position, rows in s.parts():
         latent = _cached(call, s, sequence, position, rows, x[0].dtype)[0][0]
@@ -276,7 +289,7 @@ def _mla_decompressed(
             keys = np.concatenate([c @ to_k.T, rotated], axis=-1)
             key_error = np.concatenate([product_bound(to_k, c, a), np.zeros_like(rotated)], axis=-1)
             errors = key_error, product_bound(to_v, c, a)
-            bounds.append(_attend(q[h : h + 1], keys, c @ to_v.T, first, scale, _U, errors, window))
+            bounds.append(_attend(q[h : h + 1], keys, c @ to_v.T, first, scale, u, errors, window))
         total[rows] = np.concatenate(bounds).transpose(1, 0, 2).reshape(q.shape[1], -1)
     return total
 

@@ -54,10 +54,16 @@ def stored_tensor(stored: Stored) -> torch.Tensor:
 
 
 def append(
-    stored: torch.Tensor, kv: str, sequence: int, position: int, rows: torch.Tensor, window: int = 0
+    stored: torch.Tensor,
+    kv: str,
+    sequence: int,
+    position: int,
+    rows: torch.Tensor,
+    window: int = 0,
+    widen: bool = True,
 ) -> torch.Tensor:
     """Writes ``rows [heads, tokens, width]`` of a sequence behind ``position`` tokens of it; what is cached from the
-    first position on that any of them sees, in float32.
+    first position on that any of them sees, in float32, or without ``widen`` as it is stored (q8_0 in float32).
 
     Raises:
         UserError: they do not fit.
@@ -67,7 +73,9 @@ def append(
     one = stored[sequence]
     one[:, slots(position, position + tokens, capacity)] = _encode(rows) if kv == "q8_0" else rows.to(stored.dtype)
     filled = one[:, slots(first_seen(position, window), position + tokens, capacity)]
-    return _decode(filled) if kv == "q8_0" else filled.float()
+    if kv == "q8_0":
+        return _decode(filled)
+    return filled.float() if widen else filled
 
 
 def append_at(stored: torch.Tensor, kv: str, slot: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

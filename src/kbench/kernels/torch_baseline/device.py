@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 class TorchDevice(TorchImplementation):
     """The calls of ``torch`` on tensors that lie on torch device ``place`` (``cuda:1``, or ``cpu``).
 
-    ``dtype`` as for ``TorchImplementation``; by default bf16 on CUDA: tensor cores multiply it natively.
+    ``dtype`` as for ``TorchImplementation``; by default bf16 on CUDA: tensor cores multiply it natively, and flash
+    attention knows nothing wider.
     """
 
     def __init__(self, place: str, dtype: str | None = None) -> None:
         super().__init__(dtype or ("bf16" if place.startswith("cuda") else None))
-        self.place = place
+        self.place, self.halves = place, place.startswith("cuda")
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
         """As tensors on the device; an embedding too, in float32, unless that is the host's own memory."""

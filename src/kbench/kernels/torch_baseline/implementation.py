@@ -19,6 +19,7 @@ from ..cache import append, cached, decode, first_seen, refusal
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import Tensor, cache_of, clamp_of, dequantize, expansion, route, router_biases
 from ..rope import rope_frequencies
+from .attend import attend, hidden
 from .cache import append as append_on_device
 from .captured import torch_capturable
 
@@ -72,6 +73,8 @@ class TorchImplementation:
     """
 
     device_kind = "cpu"
+    # Whether attention computes in the cache's type, where that is f16 or bf16, instead of in float32.
+    halves = False
 
     def __init__(self, dtype: str | None = None) -> None:
         self.name = "torch"
@@ -81,6 +84,8 @@ class TorchImplementation:
 
     def accuracy(self, problem: Problem) -> str:
         """What products are made of: see ``tolerance``."""
+        if self.halves and problem.op == "attention" and problem.text("kv") in ("f16", "bf16"):
+            return problem.text("kv")
         return self.dtype if problem.op in _MATRIX_OPS else "f32"
 
     def runnable(self) -> Support:
@@ -201,57 +206,36 @@ class TorchImplementation:
         positions = torch.from_numpy(state.positions).to(device, torch.float32)
         return positions, torch.from_numpy(inv_freq).to(device), factor
 
-    def _attend(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        position: int,
-        scale: float,
-        window: int = 0,
-        sinks: torch.Tensor | None = None,
-        **options: Any,
-    ) -> torch.Tensor:
-        """``q [heads, tokens, d]`` over ``k``, ``v`` ``[kv_heads, cached, d]``, causal."""
-        import torch
-
-        if sinks is not None:
-            # No call of torch's knows them: one more column of scores, whose value is zero.
-            groups = q.reshape(len(k), -1, q.shape[-1])
-            scores = (groups @ k.transpose(1, 2)).reshape(len(q), q.shape[1], -1) * scale
-            scores.masked_fill_(_hidden(q.shape[1], k.shape[1], position, q.device, window), -math.inf)
-            scores = torch.cat([scores, sinks.reshape(-1, 1, 1).expand(-1, q.shape[1], -1)], dim=-1)
-            weights = scores.softmax(dim=-1)[..., :-1]
-            return (weights.reshape(*groups.shape[:2], -1) @ v).reshape(*q.shape[:2], -1)
-        mask = None
-        if q.shape[1] > 1:
-            mask = ~_hidden(q.shape[1], k.shape[1], position, q.device, window)
-        attend = torch.nn.functional.scaled_dot_product_attention
-        return attend(q[None], k[None], v[None], attn_mask=mask, scale=scale, **options)[0]
-
     def _attention(
         self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
     ) -> list[Any]:
         import torch
 
-        heads, kv_heads, d, window = (call.problem.integer(name) for name in ("heads", "kv_heads", "d", "window"))
+        heads, d, window = (call.problem.integer(name) for name in ("heads", "d", "window"))
         sinks, scale = w[0] if w else None, float(call.attrs.get("scale", 1 / math.sqrt(d)))  # type: ignore[arg-type]
         y = torch.empty_like(x[0])
         for sequence, position, rows in state.parts():
             q, k, v = (t[rows].reshape(rows.stop - rows.start, -1, d).transpose(0, 1) for t in x)
-            keys, values = self._kept(call, state, (k, v), sequence, position)
+            keys, values = self._kept(call, state, (k, v), sequence, position, widen=not self.halves)
             first = position - first_seen(position, window)
-            part = self._attend(q, keys, values, first, scale, window, sinks, enable_gqa=heads != kv_heads)
+            part = attend(q, keys, values, first, scale, window, sinks)
             y[rows] = part.transpose(0, 1).reshape(-1, heads * d)
         return [y]
 
     def _kept(
-        self, call: OpCall, state: StepState, rows: Sequence[torch.Tensor], sequence: int, position: int
+        self,
+        call: OpCall,
+        state: StepState,
+        rows: Sequence[torch.Tensor],
+        sequence: int,
+        position: int,
+        *,
+        widen: bool = True,
     ) -> list[torch.Tensor]:
-        """``reference``'s: appended, and what is cached of them."""
+        """``reference``'s: appended, and what is cached of them; in float32 with ``widen``."""
         cache, window = cache_of(call, state), call.problem.integer("window")
         pairs = zip((cache.k, cache.v), rows, strict=False)
-        return [_append(stored, cache.kv, sequence, position, new, window) for stored, new in pairs]
+        return [_append(stored, cache.kv, sequence, position, new, window, widen) for stored, new in pairs]
 
     def _mla_attention(
         self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
@@ -269,7 +253,7 @@ class TorchImplementation:
             scores = (q.reshape(-1, q.shape[-1]) @ latent[0].T).reshape(heads, tokens, -1) * scale
             if tokens > 1:
                 first = position - first_seen(position, window)
-                scores.masked_fill_(_hidden(tokens, scores.shape[-1], first, scores.device, window), -math.inf)
+                scores.masked_fill_(hidden(tokens, scores.shape[-1], first, scores.device, window), -math.inf)
             y = scores.softmax(dim=-1).reshape(heads * tokens, -1) @ latent[0, :, :kv_lora]
             result[rows] = y.reshape(heads, tokens, kv_lora).transpose(0, 1).reshape(tokens, heads * kv_lora)
         return [result]
@@ -287,10 +271,11 @@ class TorchImplementation:
         for sequence, position, rows in state.parts():
             q = x[0][rows].reshape(-1, heads, width).transpose(0, 1)
             ((latent,),) = self._kept(call, state, (x[1][rows][None],), sequence, position)
-            c, rotated = latent[:, :kv_lora].to(w[0].dtype), latent[None, :, kv_lora:].expand(heads, -1, -1)
-            keys = torch.cat([torch.matmul(c, to_k.transpose(1, 2)).float(), rotated], dim=-1)
-            values = torch.matmul(c, to_v.transpose(1, 2)).float()
-            y = self._attend(q, keys, values, position - first_seen(position, window), scale, window)
+            c, dtype = latent[:, :kv_lora].to(w[0].dtype), w[0].dtype if self.halves else torch.float32
+            rotated = latent[None, :, kv_lora:].expand(heads, -1, -1)
+            keys = torch.cat([torch.matmul(c, to_k.transpose(1, 2)).to(dtype), rotated.to(dtype)], dim=-1)
+            values = torch.matmul(c, to_v.transpose(1, 2)).to(dtype)
+            y = attend(q, keys, values, position - first_seen(position, window), scale, window)
             result[rows] = y.transpose(0, 1).reshape(q.shape[1], -1)
         return [result]
 
@@ -360,24 +345,20 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, clamp: tuple[float, float] | No
     return (g * alpha).sigmoid_().mul_(g).mul_(u.add_(1))
 
 
-def _hidden(tokens: int, cached: int, position: int, device: torch.device, window: int = 0) -> torch.Tensor:
-    """True where a key lies in a query's future, or before its window: ``[tokens, cached]``."""
-    import torch
-
-    keys = torch.arange(cached, device=device)[None]
-    queries = position + torch.arange(tokens, device=device)[:, None]
-    hidden = keys > queries
-    return hidden | (keys <= queries - window) if window else hidden
-
-
 def _append(
-    stored: AnyArray | torch.Tensor, kv: str, sequence: int, position: int, rows: torch.Tensor, window: int
+    stored: AnyArray | torch.Tensor,
+    kv: str,
+    sequence: int,
+    position: int,
+    rows: torch.Tensor,
+    window: int,
+    widen: bool,
 ) -> torch.Tensor:
-    """Writes ``rows [heads, tokens, width]`` into the cache; what is cached that any of them sees, in float32."""
+    """Writes ``rows [heads, tokens, width]`` into the cache; what is cached that any of them sees."""
     import torch
 
     if isinstance(stored, torch.Tensor):
-        return append_on_device(stored, kv, sequence, position, rows, window)
+        return append_on_device(stored, kv, sequence, position, rows, window, widen)
     append(stored, kv, sequence, position, rows.numpy(), window)
     filled = cached(stored, sequence, first_seen(position, window), position + rows.shape[1])
     if kv == "bf16":

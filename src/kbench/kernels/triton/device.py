@@ -17,12 +17,14 @@ from ..block_parameters import BlockParameter
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import clamp_of
 from ..tolerance import QUANTS
-from ..torch_baseline import TorchDevice, TorchWeights
+from ..torch_baseline import TorchCache, TorchWeights
+from . import step_device
 from .block_tensor import BLOCK_TYPES, BlockTensor, block_tensor
 from .expert_stack import ExpertLayer, expert_layer
 from .experts import FEW_TOKENS, route, run_experts
 from .plane_matrix import PlaneMatrix, multiply, plane_matrix
 from .planes import PLANE_FORMATS
+from .step_device import StepDevice
 from .tile import FEW_ROWS
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 
 
-class TritonDevice(TorchDevice):
+class TritonDevice(StepDevice):
     """Kernels of our own on torch device ``place``: ``cuda:N``, or ``cpu`` where Triton interprets them."""
 
     def __init__(self, place: str, dtype: str | None = None) -> None:
@@ -106,6 +108,8 @@ class TritonDevice(TorchDevice):
 
 def takes(problem: Problem) -> Support:
     """Whether one of our kernels does ``problem``, and why not."""
+    if problem.op in step_device.OPS:
+        return step_device.takes(problem)
     if problem.op == "moe_router":
         return YES  # torch multiplies, in float32, whatever the matrix is stored as
     if problem.op not in ("linear", "moe_experts", "embedding"):
@@ -161,8 +165,10 @@ class TritonImplementation:
         return ()
 
     def capturable(self, problem: Problem) -> Support:
-        """Our kernels read nothing on the host; what torch does with blocks, and for the rest, is torch's."""
+        """Our kernels read nothing on the host; what torch does with blocks, and for the rest, prompts among it, is
+        torch's."""
         ours = takes(problem).ok and not _in_blocks(problem)
+        ours = ours and (problem.op not in step_device.OPS or problem.integer("tokens") == 1)
         return YES if ours else self._device.capturable(problem)
 
     def prepare(self, problem: Problem, weights: Sequence[WeightData], block: Block | None = None) -> TorchWeights:
@@ -175,7 +181,14 @@ class TritonImplementation:
 
         device = self._device
         x = [torch.from_numpy(np.ascontiguousarray(a)).to(device.place) for a in inputs]
-        return [y.cpu().numpy() for y in device.compute(call, prepared, x, state)]
+        host = {layer: TorchCache.over(cache) for layer, cache in state.caches.items()}
+        there = {n: TorchCache(c.k.to(device.place), c.v.to(device.place), c.kv) for n, c in host.items()}
+        moved = StepState(state.tokens, state.position, there, state.spans)  # type: ignore[arg-type]
+        found = [y.cpu().numpy() for y in device.compute(call, prepared, x, moved)]
+        for layer, cache in there.items():
+            host[layer].k.copy_(cache.k)
+            host[layer].v.copy_(cache.v)
+        return found
 
     @property
     def _device(self) -> TritonDevice:

@@ -1,0 +1,198 @@
+"""Attention of decode: the launches that a step's tokens take, on any device.
+
+::
+
+    take_rows  ->  split_latent or split_heads  ->  combine_splits
+
+See ``attention_kernels``. How many splits there are follows from the cache's capacity, the heads and the chip, never
+from how much is cached: launches can be recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..torch_baseline import TorchCache
+from .places import Places
+from .small_ops import filled, on
+
+if TYPE_CHECKING:
+    import torch
+
+# Cache types that tensor cores multiply as they are, by Triton's names.
+KV_TYPES = {"f16": "fp16", "bf16": "bf16"}
+# Tokens of one sequence that attend one by one: each reads all that is cached.
+MAX_TOKENS = 4
+# The widest vectors of which a program keeps a block in shared memory, and sums in registers.
+MAX_LATENT, MAX_HEAD = 512, 256
+# Past this, splits cost more to combine than their programs bring.
+MAX_SPLITS = 128
+# Where there is no chip to ask: enough that interpreted kernels split, too.
+_INTERPRETED = 6
+# Values of a row that a program combines; warps of one that takes a row: DeepSeek's latent at 16 bytes a thread.
+_BLOCK_V, _TAKE_WARPS = 64, 4
+_LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A program's block: ``heads`` by ``positions``, on ``warps`` warps; ``stages`` blocks are under way at once."""
+
+    heads: int
+    positions: int
+    warps: int
+    stages: int
+
+
+def latent_split(heads: int) -> Split:
+    """For ``heads`` of one latent."""
+    return Split(16, 32, 4, 2) if heads <= 16 else Split(32, 32, 8, 2)
+
+
+def head_split(group: int) -> Split:
+    """For a ``group`` of heads that share keys and values."""
+    return Split(16 if group <= 16 else 32, 64, 4, 2)
+
+
+def n_splits(programs: int, positions: int, block: int, multiprocessors: int) -> int:
+    """Into how many splits a cache of ``positions`` goes, for ``programs`` that each has: two for each multiprocessor,
+    so that one computes while the other waits for memory."""
+    return max(1, min(2 * multiprocessors // programs, -(-positions // block), MAX_SPLITS))
+
+
+def attend_latent(
+    q: torch.Tensor,
+    new: torch.Tensor,
+    cache: TorchCache,
+    at: Places,
+    scale: float,
+    heads: int,
+    kv_lora: int,
+    window: int,
+) -> torch.Tensor:
+    """``q [tokens, heads * (kv_lora + rope)]`` over the cached latents and ``new [tokens, kv_lora + rope]``, which are
+    appended: ``[tokens, heads * kv_lora]``. Float32, but for what is cached."""
+    from . import attention_kernels  # triton compiles for a GPU, or interprets
+
+    tokens, width, capacity = len(q), new.shape[1], cache.k.shape[2]
+    split = latent_split(heads)
+    blocks = -(-heads // split.heads)
+    splits = n_splits(
+        blocks * tokens, min(window or capacity, capacity), split.positions, _multiprocessors(str(q.device))
+    )
+    parts = _Parts.empty(q, tokens, heads, splits, kv_lora)
+    with on(q):
+        attention_kernels.split_latent[(blocks, splits, tokens)](
+            *_take(q, new, None, cache, at), cache.k, at.sequences, at.positions, *parts.tensors,
+            scale * _LOG2_E, heads, capacity, window, splits,
+            **latent_constants(kv_lora, width - kv_lora, split, q.device.type == "cpu"), **_options(split),
+        )  # fmt: skip
+        return parts.combine(at, window, split, None)
+
+
+def attend_heads(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: TorchCache, at: Places, scale: float, window: int,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """``q [tokens, heads * d]`` over the cached keys and values and ``k``, ``v [tokens, kv_heads * d]``, which are
+    appended: ``[tokens, heads * d]``. Float32, but for what is cached."""
+    from . import attention_kernels
+
+    _, kv_heads, capacity, d = cache.k.shape
+    tokens, heads = len(q), q.shape[1] // d
+    split = head_split(heads // kv_heads)
+    programs = kv_heads * -(-(heads // kv_heads) // split.heads)
+    splits = n_splits(
+        programs * tokens, min(window or capacity, capacity), split.positions, _multiprocessors(str(q.device))
+    )
+    parts = _Parts.empty(q, tokens, heads, splits, d)
+    with on(q):
+        attention_kernels.split_heads[(programs, splits, tokens)](
+            *_take(q, k, v, cache, at), cache.k, cache.v, at.sequences, at.positions, *parts.tensors,
+            scale * _LOG2_E, kv_heads, capacity, window, splits,
+            **head_constants(d, heads // kv_heads, split, q.device.type == "cpu"), **_options(split),
+        )  # fmt: skip
+        return parts.combine(at, window, split, sinks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What splits leave to be combined: weighted values, largest scores, sums of weights."""
+
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+    @classmethod
+    def empty(cls, like: torch.Tensor, tokens: int, heads: int, splits: int, width: int) -> _Parts:
+        values = like.new_empty(tokens, heads, splits, width)
+        return cls((values, like.new_empty(tokens, heads, splits), like.new_empty(tokens, heads, splits)))
+
+    def combine(self, at: Places, window: int, split: Split, sinks: torch.Tensor | None) -> torch.Tensor:
+        from . import attention_kernels
+
+        tokens, heads, splits, width = self.tensors[0].shape
+        out = self.tensors[0].new_empty(tokens, heads * width)
+        attention_kernels.combine_splits[(tokens * heads, -(-width // _BLOCK_V))](
+            *self.tensors, out if sinks is None else sinks, at.positions, out, heads, width, window, splits,
+            **combine_constants(splits, split, sinks is not None), num_warps=4,
+        )  # fmt: skip
+        return out
+
+
+def _take(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, cache: TorchCache, at: Places
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries in the cache's type, and what they are to be multiplied by; ``k`` and ``v`` are appended."""
+    from . import attention_kernels
+
+    _, kv_heads, capacity, width = cache.k.shape
+    tokens, heads = len(q), q.shape[1] // width
+    queries, factors = cache.k.new_empty(q.shape), q.new_empty(tokens, heads)
+    attention_kernels.take_rows[(tokens, heads + (kv_heads if v is None else 2 * kv_heads))](
+        q.contiguous(), k.contiguous(), k if v is None else v.contiguous(), queries, factors, cache.k, cache.v,
+        at.sequences, at.positions, capacity, heads, kv_heads, width, BLOCK=filled(width), num_warps=_TAKE_WARPS,
+    )  # fmt: skip
+    return queries, factors
+
+
+def latent_constants(kv_lora: int, rope: int, split: Split, interpreted: bool) -> dict[str, Any]:
+    """What is compiled into ``split_latent``."""
+    return {
+        "KV_LORA": kv_lora, "ROPE": rope, "BLOCK_C": _filled(kv_lora), "BLOCK_R": _filled(rope),
+        "BLOCK_H": split.heads, "BLOCK_N": split.positions, "WIDE": interpreted,
+    }  # fmt: skip
+
+
+def head_constants(d: int, group: int, split: Split, interpreted: bool) -> dict[str, Any]:
+    """What is compiled into ``split_heads``."""
+    return {
+        "D": d, "GROUP": group, "BLOCK_D": _filled(d), "BLOCK_H": split.heads, "BLOCK_N": split.positions,
+        "WIDE": interpreted,
+    }  # fmt: skip
+
+
+def combine_constants(splits: int, split: Split, sinks: bool) -> dict[str, Any]:
+    """What is compiled into ``combine_splits``."""
+    return {
+        "SINKS": sinks, "BLOCK_S": filled(splits), "BLOCK_V": _BLOCK_V, "BLOCK_N": split.positions,
+    }  # fmt: skip
+
+
+def _filled(width: int) -> int:
+    """The power of two that holds ``width``, and that tensor cores take."""
+    return max(16, filled(width))
+
+
+def _options(split: Split) -> dict[str, int]:
+    return {"num_warps": split.warps, "num_stages": split.stages}
+
+
+@functools.lru_cache(maxsize=32)
+def _multiprocessors(place: str) -> int:
+    if place == "cpu":
+        return _INTERPRETED
+    import torch
+
+    return torch.cuda.get_device_properties(place).multi_processor_count

@@ -1,0 +1,62 @@
+"""The next token, chosen where the logits are: see ``sampling_kernels``."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .small_ops import filled, on
+
+if TYPE_CHECKING:
+    import torch
+
+# Candidates that a program sorts out at once; logits of a block and of a round over what blocks left.
+MAX_CANDIDATES, _BLOCK = 128, 1024
+
+
+def largest(logits: torch.Tensor, top_k: int, block: int = _BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(ids int32, values)`` of the ``top_k <= MAX_CANDIDATES`` largest of each row of ``logits [rows, vocab]``,
+    largest first; of equal ones the lower id. A program has ``block`` of them, a power of two."""
+    import torch
+
+    from . import sampling_kernels  # triton compiles for a GPU, or interprets
+
+    rows, vocab = logits.shape
+    k, blocks = filled(top_k), -(-vocab // block)
+    keys = torch.empty(rows, blocks, k, dtype=torch.int64, device=logits.device)
+    ids = torch.empty(rows, top_k, dtype=torch.int32, device=logits.device)
+    values = torch.empty(rows, top_k, device=logits.device)
+    with on(logits):
+        sampling_kernels.largest_of_blocks[(blocks, rows)](
+            logits.contiguous(), keys, vocab, blocks, K=k, BLOCK=block, num_warps=4
+        )
+        sampling_kernels.largest_of_row[(rows,)](keys, ids, values, blocks * k, top_k, K=k, BLOCK=block, num_warps=4)
+    return ids, values
+
+
+def settings(top_p: float, min_p: float, temperature: float, place: str) -> torch.Tensor:
+    """What ``draw`` reads, float64, on torch device ``place``. ``temperature`` must not be 0."""
+    import torch
+
+    # Every sum of probabilities is below 2: with a top_p of 1 none is cut off by rounding.
+    numbers = [2.0 if top_p >= 1 else top_p, math.log(min_p) if min_p > 0 else -math.inf, temperature]
+    return torch.tensor(numbers, dtype=torch.float64, device=place)
+
+
+def draw(
+    ids: torch.Tensor, values: torch.Tensor, settings: torch.Tensor, uniform: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(token int32 [rows], probabilities float64 [rows, n])``: one of the candidates that ``largest`` found, drawn by
+    the random numbers ``uniform [rows] float64`` from [0, 1)."""
+    import torch
+
+    from . import sampling_kernels
+
+    rows, n = ids.shape
+    probabilities = torch.empty(rows, n, dtype=torch.float64, device=ids.device)
+    chosen = torch.empty(rows, dtype=torch.int32, device=ids.device)
+    with on(ids):
+        sampling_kernels.draw[(rows,)](
+            ids, values, settings, uniform, probabilities, chosen, n, K=filled(n), num_warps=1
+        )
+    return chosen, probabilities

@@ -1,0 +1,187 @@
+"""Checks what a step is made of besides products, interpreted; prints a JSON list of cases. Needs TRITON_INTERPRET=1.
+
+What kernels do not write is NaN, and so are slots of caches that no token sees, and the memory around a cache.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kbench.core import CPU, Device, Placement, Problem
+from kbench.engine import Sampler, SamplingParams, load_model
+from kbench.kernels import StepState, TorchCache, check, example, first_seen, implementation, slots, stored_tensor
+from kbench.kernels.cache import Cache, append, encode, stored_shape
+from kbench.kernels.triton import sampling, small_ops, triton_device
+from kbench.model import build_tree, describe_gguf, open_gguf, synthesize
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # a script of its own finds its neighbours' modules itself
+from tiny_models import make_tiny
+
+YARN = {"scaling": "yarn", "factor": 40.0, "original_context": 4096, "mode": "norm", "head_dim": 24}
+# (problem, attributes that differ from the usual): vectors that fill no block, one row alone.
+SMALL = (
+    ("rms_norm(d=576,rows=1,tokens=3)", {"eps": 1e-5}),
+    ("rms_norm(d=40,rows=5,tokens=2)", {}),
+    ("rms_norm(d=2048,rows=1,tokens=1)", {}),
+    ("rope(heads=3,d=64,tokens=5)", {"mode": "norm"}),
+    ("rope(heads=5,d=40,tokens=2)", {"mode": "neox"}),
+    ("rope(heads=2,d=8,tokens=4)", YARN),
+    ("rope(heads=3,d=16,tokens=2)", {"mode": "neox", "part": "first", "head_dim": 40}),
+    ("rope(heads=1,d=64,tokens=2)", {"mode": "norm", "head_dim": 576}),
+    ("silu_mul(n=37,tokens=4)", {}),
+    ("silu_mul(n=1536,tokens=1)", {}),
+    ("add(d=577,tokens=3)", {}),
+    ("gated_add(d=577,tokens=2)", {}),
+    ("top_logits(vocab=1500,top_k=3,tokens=2)", {}),
+    ("top_logits(vocab=2500,top_k=1,tokens=1)", {}),
+)
+# Heads that fill no block and more than one, widths that are no power of two.
+LATENT = "mla_attention(heads={},kv_lora={},rope={},kv={},tokens={},context={},window={})"
+HEADS = "attention(heads={},kv_heads={},d={},kv={},tokens={},context={},window={})"
+MARGIN = 64
+
+
+def small(key: str, attrs: dict[str, object]) -> dict[str, object]:
+    item, problem = implementation("triton"), Problem.parse(key)
+    assert item.supports(problem).ok
+    made = example(problem, np.random.default_rng(3), attrs=attrs)  # type: ignore[arg-type]
+    y = item.run(made.call, item.prepare(problem, made.weights), made.inputs, made.state, 1)
+    found = check(made.call, made.weights, made.inputs, made.state, y, item.accuracy(problem))
+    return {"what": key, "ok": found.ok, "reason": found.reason}
+
+
+def attention(
+    key: str, spans: list[tuple[int, int, int]], capacity: int, sinks: bool = False, scale: float = 1.0
+) -> dict[str, object]:
+    """One step of ``spans`` over poisoned caches: outputs within bounds, the caches with its rows and nothing else."""
+    problem = Problem.parse(key)
+    rng = np.random.default_rng(capacity)
+    made = example(problem, rng, bias=sinks)
+    inputs = [(a * scale).astype(np.float32) if i == 0 else a for i, a in enumerate(made.inputs)]
+    kv, window, n = problem.text("kv"), problem.integer("window"), max(s for s, _, _ in spans) + 1
+    latent = problem.op == "mla_attention"
+    heads = 1 if latent else problem.integer("kv_heads")
+    d = problem.integer("kv_lora") + problem.integer("rope") if latent else problem.integer("d")
+    bits = {"f16": np.float16, "bf16": np.uint16}[kv]
+    nan = np.array([np.nan], np.float16) if kv == "f16" else np.array([0x7FC0], np.uint16)
+    shape = (n, *stored_shape(kv, heads, capacity, d))
+    around = [np.full(2 * MARGIN + int(np.prod(shape)), nan[0], bits) for _ in range(1 if latent else 2)]
+    arrays = [a[MARGIN:-MARGIN].reshape(shape) for a in around]
+    for stored in arrays:
+        for sequence, position, _ in spans:
+            begin = first_seen(position, window)
+            if begin == position:
+                continue
+            rows = encode(kv, rng.standard_normal((heads, position - begin, d), dtype=np.float32))
+            stored[sequence][:, slots(begin, position, capacity)] = rows
+    k, v = arrays[0], arrays[-1] if not latent else np.empty((n, 0, capacity, d), bits)
+    wanted = [a.copy() for a in around]
+    rows = np.array(spans, np.int64)
+    state = StepState(np.zeros(int(rows[:, 2].sum()), np.int32), spans[0][1], {0: Cache(k, v, kv)}, rows)
+    device = triton_device("cpu")
+    there = TorchCache(stored_tensor(k), stored_tensor(v), kv)
+    on_device = StepState(state.tokens, state.position, {0: there}, rows)  # type: ignore[dict-item]
+    x = [torch.from_numpy(a) for a in inputs]
+    prepared = device.prepare(problem, made.weights)
+    y = device.compute(made.call, prepared, x, on_device)[0].numpy()
+    for flat, new in zip(wanted, inputs[1:], strict=True):
+        target = flat[MARGIN:-MARGIN].reshape(shape)
+        for sequence, position, span in state.parts():
+            append(target, kv, sequence, position, new[span].reshape(-1, heads, d).transpose(1, 0, 2), window)
+    same = all(np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in zip(around, wanted, strict=True))
+    found = check(made.call, made.weights, inputs, state, [y], device.accuracy(problem))
+    return {"what": f"{key} {spans}", "ok": found.ok and same, "reason": found.reason or f"cache right: {same}"}
+
+
+def draws() -> list[dict[str, object]]:
+    """Candidates, probabilities and tokens are the host's, for the same random numbers."""
+    logits = (3 * np.random.default_rng(8).standard_normal(300)).astype(np.float32)
+    logits[100:105] = logits.max() + 1  # ties: the lower id comes first
+    cases: list[dict[str, object]] = []
+    # Candidates that fill a block, or a small part of it; a round over what blocks left that is full, or not.
+    for block, params in (
+        (128, SamplingParams(seed=5)),
+        (32, SamplingParams(seed=6, temperature=0.1, top_p=1, min_p=0, top_k=7)),
+        (64, SamplingParams(seed=7, temperature=3.0, top_p=0.5, top_k=16)),
+    ):
+        ids, values = sampling.largest(torch.from_numpy(logits)[None], params.top_k, block)
+        settings = sampling.settings(params.top_p, params.min_p, params.temperature, "cpu")
+        sampler, random = Sampler(params), np.random.Generator(np.random.PCG64(params.seed))
+        right_ids, right = sampler.probabilities(logits)
+        n, ok = len(right), True
+        for _ in range(4):
+            chosen, shares = sampling.draw(ids, values, settings, torch.from_numpy(random.random(1)))
+            ok &= int(chosen[0]) == sampler.sample(logits)
+        ok &= ids[0, :n].tolist() == right_ids.tolist() and not shares[0, n:].any()
+        # Double precision on both sides: exp is good to some units in the last place.
+        ok &= np.allclose(shares[0, :n], right, rtol=1e-13, atol=0)
+        cases.append({"what": f"draw {params}", "ok": bool(ok), "reason": f"{ids[0, :n]} {shares}"})
+    ids, _ = sampling.largest(torch.from_numpy(logits)[None], 1)
+    cases.append({"what": "greedy", "ok": ids.tolist() == [[100]], "reason": f"{ids}"})
+    return cases
+
+
+def model(architecture: str) -> dict[str, object]:
+    """A model of one layer under ``triton`` rules on an alias says what it says under ``torch`` rules."""
+    gpu = Device("cuda", 0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tiny.gguf"
+        synthesize(make_tiny(architecture, "F16", n_layers=1), path, seed=4)
+        names = [module.name for module in build_tree(describe_gguf(open_gguf(path))).walk()]
+        torches, ours = (
+            load_model(
+                path, {n: Placement(gpu, item, gpu, item) for n in names}, kv="f16", context=40, threads=1,
+                alias={gpu: CPU},
+            )
+            for item in ("torch", "triton")
+        )  # fmt: skip
+        used = {call.implementation for call in ours.decode_calls if call.op in ("attention", "mla_attention")}
+        right, found = (session.prefill([5, 17, 3, 9, 19, 29]).copy() for session in (torches, ours))
+        off, same = [], []
+        for _ in range(4):
+            off.append(float(np.linalg.norm(found - right) / np.linalg.norm(right)))
+            same.append(int(right.argmax()) == int(found.argmax()))
+            right, found = (session.decode(int(right.argmax())).copy() for session in (torches, ours))
+    # The same products on both sides; queries and weights are rounded to float16 in a part of the residual stream.
+    ok = all(same) and max(off) < 2**-10 and used == {"triton"}
+    return {"what": f"model {architecture}", "ok": ok, "reason": f"{off} {same} {used}"}
+
+
+def residual() -> dict[str, object]:
+    rng = np.random.default_rng(2)
+    x, y, w = (torch.from_numpy(rng.standard_normal(shape).astype(np.float32)) for shape in ((3, 96), (3, 96), (96,)))
+    total, normed = small_ops.rms_norm(x, w, 1e-6, y)
+    right = torch.nn.functional.rms_norm((x + y).double(), (96,), w.double(), 1e-6)
+    # The operation's tolerance: a sum of 96 squares, halved by the root, and some roundings.
+    ok = torch.equal(total, x + y) and bool(
+        ((normed - right).abs() <= (3 * 96**0.5 + 16) * 2.0**-24 * right.abs()).all()
+    )
+    return {"what": "rms_norm + residual", "ok": ok, "reason": ""}
+
+
+if __name__ == "__main__":
+    torch.use_deterministic_algorithms(True)  # fills what is not written with NaN
+    cases = [small(key, dict(attrs)) for key, attrs in SMALL]
+    # The first position, a block's edges, more blocks than splits; a cache with room to spare, and one without.
+    for kv, position in (("f16", 0), ("bf16", 31), ("f16", 32), ("f16", 255)):
+        cases.append(attention(LATENT.format(5, 64, 16, kv, 1, position + 1, 0), [(0, position, 1)], 300))
+    cases.append(attention(LATENT.format(20, 96, 24, "bf16", 1, 40, 0), [(0, 39, 1)], 40))
+    for kv, position in (("bf16", 0), ("f16", 63), ("bf16", 64), ("f16", 200)):
+        sinks = position == 200
+        cases.append(attention(HEADS.format(6, 2, 40, kv, 1, position + 1, 0), [(0, position, 1)], 201, sinks))
+    # Heads that take two blocks; sequences side by side, one with two tokens.
+    cases.append(attention(LATENT.format(34, 32, 16, "f16", 3, 41, 0), [(1, 40, 1), (0, 3, 2)], 44))
+    cases.append(attention(HEADS.format(34, 1, 32, "bf16", 3, 41, 0), [(1, 40, 1), (0, 3, 2)], 44))
+    # Around the ring: what is seen lies on both sides of its end.
+    cases.append(attention(HEADS.format(4, 2, 32, "bf16", 1, 181, 40), [(0, 180, 1)], 48, True))
+    cases.append(attention(LATENT.format(4, 32, 16, "f16", 2, 101, 30), [(0, 99, 2)], 33))
+    # Queries beyond what float16 holds.
+    cases.append(attention(LATENT.format(4, 32, 16, "f16", 1, 10, 0), [(0, 9, 1)], 10, scale=1e6))
+    torch.use_deterministic_algorithms(False)
+    print(json.dumps([*cases, *draws(), residual(), model("llama"), model("deepseek2")]))
