@@ -162,8 +162,12 @@ def test_what_is_wrong_with_a_block() -> None:
         "unknown kernel parameter 'activation_planes' · torch has no kernel parameters"
     )
     assert "block_m" in block_errors({"block_m": 64}, [("triton", Device("cuda")), scalar])
+    marlin = ("marlin", Device("cuda"))
+    assert block_errors({"group": 64, "tile": "16x64w4s4", "parts": 4}, [marlin]) == {}
+    assert str(block_errors({"group": 96}, [marlin])["group"]) == "group is 96 · accepted: 64, 128"
+    assert "group" in block_errors({"group": 64}, [("auto", Device("cuda"))]), "auto never rounds weights"
     # Nothing is known of what another package brings.
-    assert block_errors({"block_m": 64}, [("marlin", Device("cuda")), scalar]) == {}
+    assert block_errors({"block_m": 64}, [("machete", Device("cuda")), scalar]) == {}
 
 
 def test_a_call_with_a_parameter_that_is_none_is_refused() -> None:

@@ -75,7 +75,7 @@ def register(app: typer.Typer) -> None:
             raise UserError(
                 "the model has no chat template", where=model, todo="use kbench generate --raw, or an instruct model"
             )
-        print(opt.load_line(session), file=sys.stderr)
+        print(opt.load_line(session), *opt.rounding_lines(session), sep="\n", file=sys.stderr)
         conversation = Conversation(session, params, system=system, max_tokens=max_tokens)
         _talk(conversation, sys.stderr if as_json else sys.stdout)
         if as_json:

@@ -31,7 +31,8 @@ _PEERS = {
     "ik_llama_cpp": ("ik-llama-cpp-python", "pip install --no-deps ik-llama-cpp-python"),
     "kt_kernel": ("kt-kernel", "pip install --no-deps kt-kernel"),
     "triton": ("triton", "comes with a CUDA build of torch"),
-    "marlin": ("marlin", "pip install git+https://github.com/IST-DASLab/marlin (needs CUDA)"),
+    "vllm": ("vllm", "pip install vllm (needs CUDA): Marlin's own kernels"),
+    "sgl_kernel": ("sgl-kernel", "pip install sgl-kernel (needs CUDA): Marlin's own kernels"),
 }
 
 

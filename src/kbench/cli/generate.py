@@ -86,7 +86,7 @@ def register(app: typer.Typer) -> None:
             min(len(texts), _MOST_AT_ONCE),
             chunk,
         )
-        print(opt.load_line(session), file=sys.stderr)
+        print(opt.load_line(session), *opt.rounding_lines(session), sep="\n", file=sys.stderr)
 
         def ids_of(text: str) -> list[int]:
             messages = [{"role": "system", "content": system}] if system else []
@@ -148,6 +148,7 @@ def _fields(model: str, session: Session, result: Generation, seconds: list[floa
         "load_seconds": report.seconds,
         "traffic": session.traffic.plain(),
         "stand_ins": dict(report.stand_ins),
+        "rounded": opt.rounded_plain(session),
     }
 
 

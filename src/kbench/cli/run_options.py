@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from .output import plural, progress_bar, shown
 if TYPE_CHECKING:
     from kbench.engine import Generation, SamplingParams, Session
     from kbench.model import ModelDescriptor
+
+# Tensors that are named of those that were rounded anew.
+_MOST_OFF = 3
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file.")]
 Rules = Annotated[Path | None, typer.Option(help="Rules that place the modules; kbench tune writes them.")]
@@ -156,6 +160,29 @@ def load_line(session: Session) -> str:
         f"cache {format_bytes(r.kv_bytes)} for {plural(session.cache.capacity, 'token')}, "
         f"{plural(session.threads, 'thread')}{prefill}, {implementations_used(session)}"
     )
+
+
+def rounding_lines(session: Session) -> list[str]:
+    """What was rounded anew to 4 bits while loading, and which tensors suffered most; empty where nothing was."""
+    rounded = session.report.rounded
+    if not rounded:
+        return []
+    groups = ", ".join(str(group) for group in sorted({error.group for error in rounded}))
+    ranked = sorted(rounded, key=lambda error: -error.relative_rms)
+    lines = [
+        f"{plural(len(rounded), 'tensor')} rounded to int4 in groups of {groups}: errors are "
+        f"{ranked[-1].relative_rms:.1%} to {ranked[0].relative_rms:.1%} of the weights (root mean squares); most off:"
+    ]
+    lines += [
+        f"  {shown(error.tensor)} ({error.quant}) {error.relative_rms:.1%}, at most {error.largest:.1%} of its largest"
+        for error in ranked[:_MOST_OFF]
+    ]
+    return lines
+
+
+def rounded_plain(session: Session) -> list[dict[str, object]]:
+    """Every tensor that was rounded anew, for ``--json``."""
+    return [dataclasses.asdict(error) for error in session.report.rounded]
 
 
 def device_lines(session: Session) -> list[str]:

@@ -56,10 +56,8 @@ class Choice:
                 raise Unsupported(f"operators of your own on {call.device}", where=where, accepted="cpu")
             return call
         if call.implementation in _GPU_ONLY and call.device.kind != "cpu":
-            if call.implementation == "triton" and (physical.kind != "cpu" or interpreted()):
+            if physical.kind != "cpu" or interpreted():
                 return self._on_gpu(call, where)
-            if physical.kind != "cpu":
-                raise Unsupported(f"{call.implementation} kernels", where=where, accepted="triton, torch, auto")
             stand_in = best(call.problem, physical)
             self.stand_ins[call.implementation] = stand_in
             return dataclasses.replace(call, implementation=stand_in)

@@ -242,7 +242,9 @@ def _load(
         return None
 
     workspace = sum(need.workspace for need in needs.values())
-    report = LoadReport(file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds, choice.stand_ins, resident)
+    report = LoadReport(
+        file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds, choice.stand_ins, resident, store.rounded
+    )
     return Session(
         descriptor,
         tokenizer,

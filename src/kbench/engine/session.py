@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbench.core import Assignment, OpCall, Phase, Unsupported, UserError
+from kbench.kernels import RoundingError
 from kbench.model import ModelDescriptor, absorbing_is_faster
 
 from .chat_template import ChatTemplate
@@ -42,7 +43,8 @@ LAYERWISE_CHUNK = 4096
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """What loading did: bytes of the file read, bytes that weights take now, seconds; in a rehearsal of rules, the
-    implementations that only the real device has, with what stands in for each; where each module was asked to run."""
+    implementations that only the real device has, with what stands in for each; where each module was asked to run;
+    which tensors were rounded anew, and how far they are off now."""
 
     file_bytes: int
     weight_bytes: int
@@ -51,6 +53,7 @@ class LoadReport:
     seconds: float
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=dict)
+    rounded: tuple[RoundingError, ...] = ()
 
 
 class Session:

@@ -13,11 +13,13 @@ from kbench.core import INJECTED, OpCall, TensorInfo, quant
 from kbench.kernels import (
     Implementation,
     Prepared,
+    RoundingError,
     TorchDevice,
     WeightData,
     implementation,
     on_tensors,
     packing,
+    rounding_errors,
 )
 from kbench.model import GgufFile
 
@@ -61,6 +63,11 @@ class WeightStore:
     def n_bytes(self) -> int:
         """Bytes of everything packed so far."""
         return sum(prepared.n_bytes for prepared in self._prepared.values())
+
+    @property
+    def rounded(self) -> tuple[RoundingError, ...]:
+        """Of the tensors that were rounded anew, in the order in which they were packed."""
+        return tuple(error for prepared in self._prepared.values() for error in rounding_errors(prepared))
 
     def missing(self, calls: Iterable[OpCall], besides: Iterable[OpCall] = ()) -> list[OpCall]:
         """One call for each packing that is not there yet, in file order: disks like to be read forwards. What

@@ -16,6 +16,7 @@ from .example import Example, example, example_cache, example_weights
 from .expert_subset import expert_subset, pairs_here
 from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared, Spans, StepState, Support, WeightData
 from .link import TorchLink, cuda_links
+from .marlin import RoundingError, rounding_errors
 from .peers import PEER_NAMES, comparable, peer_implementation
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
@@ -43,13 +44,14 @@ from .version import kernel_version
 
 __all__ = [
     "DEQUANTISED", "OWN", "PEER_NAMES", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "DeviceStep",
-    "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "Spans", "StepState", "Stored",
-    "Support", "TorchCache", "TorchDevice", "TorchLink", "Verdict", "WeightData", "accuracy_of", "best", "block_errors",
-    "candidates", "check", "comparable", "cuda_links", "dequantize", "empty_rows", "example", "example_cache",
-    "example_weights", "expert_subset", "first_seen", "implementation", "implementations", "interpreted", "kernel_of",
-    "kernel_version", "ladder_implementations", "native_probes", "on_tensors", "op_spec", "packing", "pairs_here",
-    "peer_implementation", "planned_on_gpu", "random_floats", "random_weight", "rope_frequencies", "runnable_on",
-    "slots", "stored_tensor", "support", "support_table", "torch_device",
+    "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "RoundingError", "Spans",
+    "StepState", "Stored", "Support", "TorchCache", "TorchDevice", "TorchLink", "Verdict", "WeightData",
+    "accuracy_of", "best", "block_errors", "candidates", "check", "comparable", "cuda_links", "dequantize",
+    "empty_rows", "example", "example_cache", "example_weights", "expert_subset", "first_seen", "implementation",
+    "implementations", "interpreted", "kernel_of", "kernel_version", "ladder_implementations", "native_probes",
+    "on_tensors", "op_spec", "packing", "pairs_here", "peer_implementation", "planned_on_gpu", "random_floats",
+    "random_weight", "rope_frequencies", "rounding_errors", "runnable_on", "slots", "stored_tensor", "support",
+    "support_table", "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

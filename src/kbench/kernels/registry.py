@@ -21,15 +21,17 @@ from kbench.core import (
 
 from .block_parameters import BlockParameter, parameter_errors
 from .implementation import AnyArray, Implementation, Prepared, StepState, Support, WeightData
+from .marlin import MarlinImplementation, marlin_device, marlin_packing
 from .reference import ReferenceImplementation
 from .torch_baseline import TorchDevice, TorchImplementation, torch_device
 from .triton import TritonImplementation, triton_device
 
-# A GPU's kernels; native ones from the most to the least capable instruction set; plain torch; the definition.
+# A GPU's kernels; native ones from the most to the least capable instruction set; plain torch; the definition; what
+# rounds weights anew, which is chosen by name only.
 RANKING = (
     "triton",
     "cpu.amx", "cpu.avx512_bf16", "cpu.avx512_vnni", "cpu.avx512", "cpu.avx_vnni", "cpu.avx2", "cpu.neon_i8mm",
-    "cpu.neon_dotprod", "cpu.scalar", "torch", "reference",
+    "cpu.neon_dotprod", "cpu.scalar", "torch", "reference", "marlin",
 )  # fmt: skip
 
 
@@ -76,7 +78,9 @@ def _native() -> tuple[Implementation, ...]:
 @functools.lru_cache(maxsize=1)
 def implementations() -> tuple[Implementation, ...]:
     """Every implementation, best first, whether or not it can run here."""
-    found: list[Implementation] = [*_native(), TritonImplementation(), TorchImplementation(), ReferenceImplementation()]
+    found: list[Implementation] = [
+        *_native(), TritonImplementation(), MarlinImplementation(), TorchImplementation(), ReferenceImplementation(),
+    ]  # fmt: skip
     rank = {name: position for position, name in enumerate(RANKING)}
     return tuple(sorted(found, key=lambda item: rank.get(item.name, len(rank))))
 
@@ -114,6 +118,8 @@ def implementation(name: str) -> Implementation:
 def packing(name: str, block: Block) -> str:
     """What decides how implementation ``name`` prepares weights under kernel parameters ``block``: calls with the same
     answer share them. All native instruction sets read one packing."""
+    if name == MarlinImplementation.name:
+        return marlin_packing(block)
     if not name.startswith("cpu."):
         return name
     return "cpu raw" if block.get("layout") == "raw" else "cpu"
@@ -151,7 +157,7 @@ def block_errors(block: Block, used: Iterable[tuple[str, Device]], where: str = 
     by_name = {item.name: item for item in implementations()}
     items: dict[str, Implementation] = {}
     for name, device in used:
-        found = [item for item in by_name.values() if item.name == name or name == AUTO]
+        found = [item for item in by_name.values() if item.name == name or (name == AUTO and not rounds(item))]
         found = [item for item in found if item.device_kind == device.kind]
         if not found or any(isinstance(item, MissingNative) for item in found):
             return {}
@@ -171,15 +177,23 @@ def on_tensors(name: str, place: str) -> TorchDevice | None:
     returns arrays in host memory."""
     if name == TritonImplementation.name:
         return triton_device(place)
+    if name == MarlinImplementation.name:
+        return marlin_device(place)
     return torch_device(place) if name == "torch" else None
 
 
 def planned_on_gpu(problem: Problem) -> str:
     """Name of the highest-ranked implementation that a GPU has for ``problem``, whether or not there is a GPU here."""
     for item in implementations():
-        if (item.device_kind == "cuda" or isinstance(item, TorchImplementation)) and item.supports(problem).ok:
+        on_gpu = item.device_kind == "cuda" or isinstance(item, TorchImplementation)
+        if on_gpu and not rounds(item) and item.supports(problem).ok:
             return item.name
     return AUTO
+
+
+def rounds(item: Implementation) -> bool:
+    """Whether ``item`` rounds weights anew: its results are another model's, for whoever asks for it by name."""
+    return bool(getattr(item, "rounds_weights", False))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -191,6 +205,8 @@ def best(problem: Problem, device: Device = CPU) -> str:
     """
     reasons = []
     for item in implementations():
+        if rounds(item):
+            continue
         verdict = support(item, problem, device)
         if verdict.ok:
             return item.name

@@ -14,6 +14,10 @@ Four sources of error, with ``u`` the unit roundoff (half the distance to the ne
   tokens are multiplied, one int16 of 14 bits (``scale/129``): the bound is the wider one's. The hard bound
   ``sum |w| scale/2`` exceeds what happens by ``sqrt(k)`` and would hide a missing block; uniform errors have deviation
   ``scale/sqrt(12)``, so ``6 sqrt(sum w^2 scale^2 / 12)`` is allowed.
+* Weights rounded anew to 4 bits in groups of 128 (``int4``): each is off by at most half a step of the group's largest
+  weight / 7, as above with deviation ``step/sqrt(12)``; what chooses steps only ever takes one with smaller errors.
+  Activations are float16. Whether a kernel multiplies the numbers that it was given is for a narrower test: of its own
+  rounded weights, within ``f16``.
 
 ``6`` is one safety factor for all: outputs are checked by the million, and 6 deviations are passed once in 5e8.
 """
@@ -50,8 +54,8 @@ Array = npt.NDArray[Any]
 ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 # What an implementation's products are made of; int8: quantised activations, float32 sums; int8x2: in two planes;
 # bf16x2: exact weights, activations in two bfloat16 terms; int8k: one scale for 256 activations, bfloat16 in and out,
-# as kt-kernel does.
-ACCURACIES = ("f32", "f16", "bf16", "bf16x2", "int8", "int8x2", "int8k")
+# as kt-kernel does; int4: weights rounded to 4 bits, activations to float16.
+ACCURACIES = ("f32", "f16", "bf16", "bf16x2", "int8", "int8x2", "int8k", "int4")
 # The steps of an activation's rounding between a block's largest magnitude and 0.
 _STEPS = {"int8": 127, "int8x2": 8191, "int8k": 127}
 # Implementations that multiply BF16 weights in that type: activations in one term, or, in tile registers, in two.
@@ -62,6 +66,7 @@ SUBNORMAL = 2.0**-25
 INT8_BLOCK = 32
 # Of the class int8k: the superblock of K-quants.
 INT8K_BLOCK = 256
+INT4_GROUP = 128
 # The parameters of problems that are storage types of weights.
 QUANTS = ("quant", "quant_gate", "quant_up", "quant_down", "quant_k", "quant_v")
 # exp, sin, cos, rsqrt of vectorised kernels are good to a few units in the last place; 16 is 1e-6 relative.
@@ -108,6 +113,13 @@ def _activation_scale(x: Array, accuracy: str) -> Array:
     return np.repeat(largest / _STEPS[accuracy], block, axis=-1)[:, :k]
 
 
+def _int4_steps(w: Array) -> Array:
+    """Each weight's rounding step, ``[n, k]``."""
+    k = w.shape[-1]
+    grouped = np.pad(np.abs(w), ((0, 0), (0, -k % INT4_GROUP))).reshape(len(w), -1, INT4_GROUP)
+    return np.repeat(grouped.max(axis=-1) / 7, INT4_GROUP, axis=-1)[:, :k]
+
+
 def product_bound(w: Array, x: Array, accuracy: str, x_error: Array | None = None) -> Array:
     """Bound of ``x @ w.T``: ``w [n, k]``, ``x [rows, k]`` -> ``[rows, n]``; ``x_error`` is a bound on ``x`` itself."""
     k = w.shape[1]
@@ -119,6 +131,10 @@ def product_bound(w: Array, x: Array, accuracy: str, x_error: Array | None = Non
         if accuracy == "int8k":
             squares = squares + np.square(x) * (ROUNDOFF["bf16"] ** 2 / 3)
             bound += ROUNDOFF["bf16"] * np.abs(x @ w.T)
+    elif accuracy == "int4":
+        u = ROUNDOFF["f16"]
+        squares = np.square(x) * (u * u * 2 / 3)
+        bound += u * np.abs(x @ w.T) + SAFETY * np.sqrt(np.square(x) @ (np.square(_int4_steps(w)) / 12).T)
     elif accuracy in ("bf16", "f16"):
         u = ROUNDOFF[accuracy]
         squares = np.square(x) * (u * u * 2 / 3)

@@ -8,8 +8,8 @@ MARLIN, TRITON = "marlin", "triton"
 # Kernels that only a GPU has: names that suites may use on any machine.
 GPU_KERNELS = (MARLIN, TRITON)
 NEEDS = {
-    MARLIN: "a CUDA GPU of compute capability 8.0 or more, a CUDA build of torch and a package with Marlin's kernels "
-    "(pip install gptqmodel, or vllm)",
+    MARLIN: "a CUDA GPU of compute capability 8.0 or more and a CUDA build of torch, which brings triton (pip install "
+    "torch); Marlin's own kernels are used where vllm or sgl-kernel is installed",
     TRITON: "a CUDA GPU and a CUDA build of torch, which brings triton (pip install torch)",
 }
 
