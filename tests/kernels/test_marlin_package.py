@@ -69,9 +69,9 @@ def find(monkeypatch: pytest.MonkeyPatch, operations: Any) -> MarlinPackage | No
         "vllm._custom_ops": operations,
         "vllm.scalar_type": SimpleNamespace(scalar_types=SimpleNamespace(uint4b8=1)),
     }
-    monkeypatch.setattr(package.importlib.util, "find_spec", lambda name: True if name == "vllm" else None)
-    monkeypatch.setattr(package.importlib, "import_module", lambda name: modules[name])
-    monkeypatch.setattr(package.metadata, "version", lambda name: "0.12.0")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True if name == "vllm" else None)
+    monkeypatch.setattr("importlib.import_module", lambda name: modules[name])
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.12.0")
     return package.installed_package()
 
 
