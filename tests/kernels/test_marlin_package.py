@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
+import importlib.util
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,9 +72,9 @@ def find(monkeypatch: pytest.MonkeyPatch, operations: Any) -> MarlinPackage | No
         "vllm._custom_ops": operations,
         "vllm.scalar_type": SimpleNamespace(scalar_types=SimpleNamespace(uint4b8=1)),
     }
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: True if name == "vllm" else None)
-    monkeypatch.setattr("importlib.import_module", lambda name: modules[name])
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.12.0")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True if name == "vllm" else None)
+    monkeypatch.setattr(importlib, "import_module", lambda name: modules[name])
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12.0")
     return package.installed_package()
 
 
