@@ -11,11 +11,14 @@ from how much is cached: launches can be recorded.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..torch_baseline import TorchCache
+from .kept_kernel import KeptKernel
 from .places import Places
 from .small_ops import filled, on
 
@@ -196,3 +199,64 @@ def _multiprocessors(place: str) -> int:
     import torch
 
     return torch.cuda.get_device_properties(place).multi_processor_count
+
+
+# What is compiled ahead of time: heads of DeepSeek-V2-Lite, of V2 and V3, whose latents are alike; (heads of a group,
+# d) of Llama 3 and of Qwen2.5-0.5B.
+_LATENT_HEADS, _KV_LORA, _ROPE = (16, 128), 512, 64
+_GROUPS = ((4, 128), (7, 64))
+
+
+def kept_kernels() -> Iterator[KeptKernel]:
+    """Attention of known models, in both cache types."""
+    index = {"sequences": "*i32", "positions": "*i32"}
+    left = dict.fromkeys(("partial", "tops", "totals"), "*fp32")
+    for width, name in ((_KV_LORA + _ROPE, "bf16"), (128, "f16")):
+        stored = f"*{KV_TYPES[name]}"
+        yield KeptKernel(
+            "attention_kernels.take_rows",
+            f"{name}, {width}",
+            {
+                **dict.fromkeys(("q", "k", "v", "factors"), "*fp32"),
+                **dict.fromkeys(("queries", "k_cache", "v_cache"), stored), **index,
+                **dict.fromkeys(("capacity", "heads", "kv_heads", "width"), "i32"),
+            },
+            {"BLOCK": filled(width)},
+            _TAKE_WARPS,
+            multiples=("width",),
+            wide_loads=width > 128,  # a warp has them all
+        )  # fmt: skip
+    for heads, (name, kv) in itertools.product(_LATENT_HEADS, KV_TYPES.items()):
+        split, stored = latent_split(heads), f"*{kv}"
+        sizes = dict.fromkeys(("heads", "capacity", "window", "splits"), "i32")
+        yield KeptKernel(
+            "attention_kernels.split_latent",
+            f"{name}, {heads} heads",
+            {"q": stored, "factors": "*fp32", "latents": stored, **index, **left, "scale": "fp32", **sizes},
+            latent_constants(_KV_LORA, _ROPE, split, interpreted=False),
+            split.warps,
+            split.stages,
+            tensor_cores=True,
+        )
+    for (group, d), (name, kv) in itertools.product(_GROUPS, KV_TYPES.items()):
+        split, stored = head_split(group), f"*{kv}"
+        sizes = dict.fromkeys(("kv_heads", "capacity", "window", "splits"), "i32")
+        yield KeptKernel(
+            "attention_kernels.split_heads",
+            f"{name}, {group} heads of {d}",
+            {"q": stored, "factors": "*fp32", "k": stored, "v": stored, **index, **left, "scale": "fp32", **sizes},
+            head_constants(d, group, split, interpreted=False),
+            split.warps,
+            split.stages,
+            tensor_cores=True,
+        )
+    for splits, sinks in ((16, False), (MAX_SPLITS, True)):
+        sizes = dict.fromkeys(("heads", "width", "window", "splits"), "i32")
+        yield KeptKernel(
+            "attention_kernels.combine_splits",
+            f"{splits} splits{' + sinks' if sinks else ''}",
+            {**left, "sinks": "*fp32", "positions": "*i32", "out": "*fp32", **sizes},
+            combine_constants(splits, latent_split(16), sinks),
+            4,
+            multiples=("width",),
+        )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from . import block_tensor, expert_kept, int4_product, plane_matrix
+from . import attention, block_tensor, expert_kept, int4_product, plane_matrix, sampling, small_ops
 from .kept_kernel import KeptKernel
 
 # Files that launch kernels, or say what is launched. Each has ``kept_kernels()``.
-_LAUNCHERS = (plane_matrix, int4_product, expert_kept, block_tensor)
+_LAUNCHERS = (plane_matrix, int4_product, expert_kept, block_tensor, attention, small_ops, sampling)
 
 
 def kept_kernels() -> tuple[KeptKernel, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .kept_kernel import KeptKernel
 from .small_ops import filled, on
 
 if TYPE_CHECKING:
@@ -60,3 +62,36 @@ def draw(
             ids, values, settings, uniform, probabilities, chosen, n, K=filled(n), num_warps=1
         )
     return chosen, probabilities
+
+
+def kept_kernels() -> Iterator[KeptKernel]:
+    """Greedy, and the usual forty candidates."""
+    for k in (1, 64):
+        yield KeptKernel(
+            "sampling_kernels.largest_of_blocks",
+            f"{k} of {_BLOCK}",
+            {"logits": "*fp32", "keys": "*i64", "vocab": "i32", "blocks": "i32"},
+            {"K": k, "BLOCK": _BLOCK},
+            4,
+            multiples=("vocab",),
+        )
+    for k in (1, 64):
+        yield KeptKernel(
+            "sampling_kernels.largest_of_row",
+            f"{k} of {_BLOCK}",
+            {"keys": "*i64", "ids": "*i32", "values": "*fp32", "n": "i32", "top_k": "i32"},
+            {"K": k, "BLOCK": _BLOCK},
+            4,
+            multiples=("n",),
+        )
+    yield KeptKernel(
+        "sampling_kernels.draw",
+        "64",
+        {
+            "ids": "*i32", "values": "*fp32", "settings": "*fp64", "uniform": "*fp64", "probabilities": "*fp64",
+            "chosen": "*i32", "n": "i32",
+        },
+        {"K": 64},
+        1,
+        wide_loads=False,  # few candidates
+    )  # fmt: skip

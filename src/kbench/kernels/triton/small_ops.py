@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from .kept_kernel import KeptKernel
 
 if TYPE_CHECKING:
     import torch
@@ -118,3 +121,38 @@ def on(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
     import torch
 
     return torch.cuda.device(x.device) if x.device.type == "cuda" else contextlib.nullcontext()
+
+
+def kept_kernels() -> Iterator[KeptKernel]:
+    """Vectors of DeepSeek-V2 and Llama 3: hidden states, latents, rotations of both kinds."""
+    numbers = "*fp32"
+    for d, width, adds in ((5120, 5120, True), (512, 576, False)):
+        yield KeptKernel(
+            "small_kernels.rms_norm",
+            f"{d} of {width}{' + residual' if adds else ''}",
+            {
+                **dict.fromkeys(("x", "addend", "weight", "total", "out"), numbers),
+                "d": "i32", "width": "i32", "eps": "fp32",
+            },
+            norm_constants(d, width, adds),
+            vector_warps(d),
+            multiples=("d", "width"),
+        )  # fmt: skip
+    for half, width, heads, neox in ((32, 192, 128, False), (64, 128, 32, True)):
+        yield KeptKernel(
+            "small_kernels.rope",
+            f"{heads} x {2 * half} of {width}, {'neox' if neox else 'norm'}",
+            {
+                **dict.fromkeys(("x", "frequencies", "out"), numbers), "positions": "*i32",
+                **dict.fromkeys(("heads", "width", "first"), "i32"), "factor": "fp32",
+            },
+            rope_constants(half, width, heads, neox),
+            4,
+            multiples=("width", "first"),
+        )  # fmt: skip
+    for name, pointers in (("silu_mul", ("gate", "up", "out")), ("add", ("x", "y", "out"))):
+        arguments = {**dict.fromkeys(pointers, numbers), "n": "i32"}
+        yield KeptKernel(f"small_kernels.{name}", f"{_BLOCK}", arguments, {"BLOCK": _BLOCK}, 4, multiples=("n",))
+    arguments = {**dict.fromkeys(("x", "y", "hidden", "weight", "out"), numbers), "d": "i32"}
+    constants, warps = {"BLOCK": 2048}, vector_warps(2048)
+    yield KeptKernel("small_kernels.gated_add", "2048", arguments, constants, warps, multiples=("d",))
