@@ -68,7 +68,12 @@ def register(app: typer.Typer) -> None:
             str | None,
             typer.Option(help="A .gguf file; for implementations a config.json or an embedded model's name will do."),
         ] = None,
-        suite: Annotated[str, typer.Option(help="Shapes for implementations: a suite's name or file.")] = "compare",
+        suite: Annotated[
+            str,
+            typer.Option(
+                help="Shapes for implementations: a suite's name or file. Default: compare; ops-gpu on a GPU."
+            ),
+        ] = "",
         pattern: Annotated[
             str, typer.Option("--filter", metavar="KEY", help="Only cases that hold or glob this.")
         ] = "",
@@ -170,9 +175,10 @@ def _implementations(
     max_seconds: float | None, store: Any,
 ) -> tuple[list[Outcome], list[str]]:  # fmt: skip
     from kbench.measure import Plan
-    from kbench.suites import check_names, compare_ops, contests, expand, load_suite, matches, missing_peers
+    from kbench.suites import check_names, compare_ops, contests, expand, load_suite, matches, missing_peers, on_gpu
 
     check_names((a, b))
+    suite = suite or ("ops-gpu" if on_gpu((a, b)) else "compare")
     problems: list[Problem]
     if model is not None:
         problems = _problems_of(model)
@@ -213,7 +219,7 @@ def _revisions(
     from kbench.measure import Plan
     from kbench.suites import compare_revisions, expand, load_suite, select
 
-    cells = expand(load_suite(suite))
+    cells = expand(load_suite(suite or "compare"))
     if pattern:
         cells = select(cells, pattern)
     sides = built_revision(a), built_revision(b)

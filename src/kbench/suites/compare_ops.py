@@ -10,14 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 from kbench.core import CPU, InvalidEnvironment, KbenchError, Problem, UserError
-from kbench.kernels import PEER_NAMES, best, comparable, implementations, peer_implementation, support
+from kbench.kernels import (
+    PEER_NAMES,
+    best,
+    comparable,
+    implementations,
+    peer_implementation,
+    runnable_on,
+    support,
+)
 from kbench.measure import Guard, Judgement, Plan, Side, decide
 from kbench.results import Store
 
 from .contest import Contest, Outcome
-from .gpu import GPU_KERNELS, NEEDS, has_gpu
+from .gpu import GPU, GPU_COLD_BYTES, GPU_KERNELS, NEEDS, has_gpu
 from .runner import Progress, part_for
-from .shrink import Part, weight_bytes
+from .shrink import Part, part_of, weight_bytes
 
 # A sample is as many turns as fill this: long beside an interrupt and the messages between processes.
 SAMPLE_SECONDS = 0.02
@@ -47,6 +55,16 @@ def op_side(which: int, name: str) -> Side:
     return Side(f"{'AB'[which]} ({name})", ["-m", "kbench.suites.op_side"])
 
 
+def gpu_op_side(which: int, name: str) -> Side:
+    """As ``op_side``, on the GPU."""
+    return Side(f"{'AB'[which]} ({name} on {GPU})", ["-m", "kbench.suites.gpu_side"])
+
+
+def on_gpu(names: Sequence[str]) -> bool:
+    """Whether the sides are to be timed on the GPU: one of them has kernels for nothing else."""
+    return any(name in GPU_KERNELS for name in names)
+
+
 def check_names(names: Sequence[str]) -> None:
     """That every side can run here at all.
 
@@ -54,16 +72,23 @@ def check_names(names: Sequence[str]) -> None:
         UserError: an unknown name.
         InvalidEnvironment: something is missing; the message says what to install.
     """
+    device = GPU if on_gpu(names) else CPU
     for name in names:
-        if name in GPU_KERNELS:
-            _need_gpu(name)
+        if name in GPU_KERNELS and not has_gpu():
+            todo = f"it needs {NEEDS[name]}"
+            raise InvalidEnvironment("no CUDA GPU is here", where=name, accepted=f"here: {_here()}", todo=todo)
         if name == CPUINFER:
+            if device != CPU:
+                raise UserError(f"{CPUINFER} is CPU kernels", where=" ".join(names), accepted="what runs on a GPU")
             continue
         item = _known(name)
-        runnable = item.runnable()
+        runnable = item.runnable() if device == CPU else runnable_on(item, device)
         if not runnable.ok:
-            here = ", ".join(other.name for other in implementations() if other.runnable().ok)
-            raise InvalidEnvironment(f"cannot run here: {runnable.reason}", where=name, accepted=here)
+            raise InvalidEnvironment(f"cannot run here: {runnable.reason}", where=name, accepted=_here())
+
+
+def _here() -> str:
+    return ", ".join(item.name for item in implementations() if item.runnable().ok)
 
 
 def _known(name: str) -> Any:
@@ -74,23 +99,16 @@ def _known(name: str) -> Any:
         raise UserError(error.found, accepted=accepted, todo=error.todo) from None
 
 
-def _need_gpu(name: str) -> None:
-    here = ", ".join(other.name for other in implementations() if other.runnable().ok)
-    if not has_gpu():
-        todo = f"it needs {NEEDS[name]}"
-        raise InvalidEnvironment("no CUDA GPU is here", where=name, accepted=f"here: {here}", todo=todo)
-    raise InvalidEnvironment("this version of kbench does not time kernels on a GPU", where=name, accepted=here)
-
-
 def resolve(name: str, problem: Problem) -> str:
     """``cpuinfer`` is the best of our CPU kernels for ``problem``; other names stand for themselves."""
     return best(problem, CPU) if name == CPUINFER else name
 
 
 def contests(problems: Sequence[Problem], a: str, b: str, threads: int) -> list[Contest]:
-    """``a`` against ``b`` on every problem. Where ``cpuinfer`` takes part and KTransformers' kernels are installed and
-    take the problem, they too, against the other."""
+    """``a`` against ``b`` on every problem, with ``threads`` unless on a GPU. Where ``cpuinfer`` takes part and
+    KTransformers' kernels are installed and take the problem, they too, against the other."""
     found: list[Contest] = []
+    threads = 1 if on_gpu((a, b)) else threads
     for problem in problems:
         found.append(Contest(problem, resolve(a, problem), resolve(b, problem), threads))
         if CPUINFER in (a, b) and problem.op == "moe_experts" and "kt" not in (a, b):
@@ -116,7 +134,7 @@ def compare_ops(
     *,
     max_seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
-    make_side: MakeSide = op_side,
+    make_side: MakeSide | None = None,
     suite: str = "compare",
     guard: Guard | None = None,
     about: Mapping[str, Any] = {},
@@ -133,7 +151,8 @@ def compare_ops(
     """
     plan = replace(plan, n_comparisons=max(1, len(wanted)))
     outcomes = []
-    sides = _Sides(make_side)
+    of_gpu = any(on_gpu((contest.a, contest.b)) for contest in wanted)
+    sides = _Sides(make_side or (gpu_op_side if of_gpu else op_side))
     guard = Guard() if guard is None else guard
     try:
         for done, contest in enumerate(wanted):
@@ -195,7 +214,11 @@ class _Sides:
 
 
 def same_part(contest: Contest) -> Part:
-    """The part that both sides measure: the smaller of what each would."""
+    """The part that both sides measure: the smaller of what each would. A GPU has memory and speed for whole matrices,
+    but of experts a part there too: packing all would take minutes."""
+    if on_gpu((contest.a, contest.b)):
+        is_large = contest.problem.op == "moe_experts"
+        return part_of(contest.problem, GPU_COLD_BYTES) if is_large else Part(contest.problem)
     parts = [part_for(comparable(name), contest.problem) for name in (contest.a, contest.b)]
     return min(parts, key=lambda part: (weight_bytes(part.problem, None), -part.scale))
 
@@ -212,7 +235,8 @@ class _Unlike(UserError):
 def _outcome(contest: Contest, sides: _Sides, plan: Plan, max_seconds: float, guard: Guard) -> Outcome:
     names = contest.names
     empty = Outcome(contest.key, *contest.sides, contest.threads, implementation=contest.a if names else "",
-                    extra={"margin": plan.margin})  # fmt: skip
+                    extra={"margin": plan.margin}, device=str(GPU if on_gpu((contest.a, contest.b)) else CPU),
+                    )  # fmt: skip
     try:
         return _paired(contest, empty, sides, plan, max_seconds, guard)
     except _Failed as error:

@@ -62,6 +62,7 @@ class Outcome:
     b_samples: tuple[float, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     implementation: str = ""
+    device: str = "cpu"
 
     def row(self) -> VerdictRow:
         """What tables and output formats say of it."""
@@ -106,6 +107,7 @@ class Outcome:
             ("compare", what),
             self.implementation or self.a,
             threads=self.threads,
+            device=self.device,
             result=_rounded(b / a for a, b in zip(self.a_samples, self.b_samples, strict=True)),
             status="ok" if judgement is not None else _STORED.get(self.status, self.status),
             reason=self.reason,

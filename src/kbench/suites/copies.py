@@ -40,7 +40,8 @@ def cold_bytes() -> int:
     return rotation_count(1, host().llc_bytes)  # so many copies of one byte
 
 
-def _seed(problem: Problem) -> int:
+def seed(problem: Problem) -> int:
+    """Of a problem's random numbers: the same in every process."""
     return zlib.crc32(problem.key.encode())
 
 
@@ -68,7 +69,7 @@ class PackedCopies:
 
 def pack_copies(item: Implementation, problem: Problem, block: Block | None = None, times: int = 1) -> PackedCopies:
     """Makes and packs weights until together they are cold, ``times`` over, or memory or patience end."""
-    rng = np.random.default_rng(_seed(family(problem)))
+    rng = np.random.default_rng(seed(family(problem)))
     weights = example_weights(problem, rng)
     begin = time.perf_counter()
     copies = [item.prepare(problem, weights, block)]
@@ -84,20 +85,22 @@ def pack_copies(item: Implementation, problem: Problem, block: Block | None = No
 
 def first_example(cell: Cell, problem: Problem, packed: PackedCopies) -> Example:
     """Copy 0's call of ``problem`` (the part of the cell's that is measured): the one that is checked."""
-    case = example(problem, np.random.default_rng(_seed(problem)), weights=packed.weights)
+    case = example(problem, np.random.default_rng(seed(problem)), weights=packed.weights)
     call = dataclasses.replace(
         case.call, implementation=cell.implementation, threads=cell.threads, block=dict(cell.block)
     )
     return dataclasses.replace(case, call=call)
 
 
-def variants(case: Example, packed: PackedCopies) -> list[tuple[Example, Prepared]]:
-    """The calls to rotate over: other weights, other experts or other caches."""
+def variants(case: Example, packed: PackedCopies, cache_bytes: int | None = None) -> list[tuple[Example, Prepared]]:
+    """The calls to rotate over: other weights, other experts or other caches. ``cache_bytes``: of the last-level cache
+    that is to be cold, by default this machine's."""
     problem = case.call.problem
-    rng = np.random.default_rng(_seed(problem) + 1)
+    rng = np.random.default_rng(seed(problem) + 1)
     if problem.has("kv"):
         size = max(1, int(work(problem).resident_bytes))
-        count = rotation_count(size, host().llc_bytes, max(1, min(MAX_COPIES, MAX_CACHE_BYTES // size)))
+        llc_bytes = host().llc_bytes if cache_bytes is None else cache_bytes
+        count = rotation_count(size, llc_bytes, max(1, min(MAX_COPIES, MAX_CACHE_BYTES // size)))
         caches = [case.state.caches[0], *(example_cache(problem, rng) for _ in range(count - 1))]
         return [(_with_cache(case, cache), packed.copies[0]) for cache in caches]
     if problem.op == "moe_experts":

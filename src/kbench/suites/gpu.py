@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from kbench.core import Device
 
+# Where single operations are timed.
+GPU = Device("cuda", 0)
+# What no GPU's last-level cache holds: the largest have some 128 MB (B200), and twice that is cold.
+GPU_COLD_BYTES = 256 << 20
+
 MARLIN, TRITON = "marlin", "triton"
 # Kernels that only a GPU has: names that suites may use on any machine.
 GPU_KERNELS = (MARLIN, TRITON)
