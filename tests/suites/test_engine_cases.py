@@ -215,7 +215,7 @@ def test_what_the_tokens_are(model: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert said["decode_bytes"] == pytest.approx(weights + 2 * embedding + 2 * cached)
 
 
-def test_a_silent_fallback_is_found(model: Path) -> None:
+def test_a_silent_fallback_is_found(model: Path, tiny_gguf: Path) -> None:
     session = load_model(model, default=Placement(generate_op="torch", prefill_op=AUTO), context=16)
     assert fallbacks(session) == []
     assert any("torch" in name for name in realised(session)["decode"])
@@ -224,8 +224,11 @@ def test_a_silent_fallback_is_found(model: Path) -> None:
     found = fallbacks(session)
     assert replaced(session) == []
     assert any(text.startswith("lm_head (decode): reference on cpu was asked for, torch on cpu ran") for text in found)
-    # What triton has no kernel for is told, and no fallback.
+    # What triton has no kernel for, rows of float32, is told, and no fallback; rows that it could read are one.
     placed = {"model.embed_tokens": Placement(generate_op="triton")}
+    session.report = dataclasses.replace(session.report, assignment=placed)
+    assert replaced(session) == [] and any("embed_tokens" in text for text in fallbacks(session))
+    session = load_model(tiny_gguf, default=Placement(generate_op="torch", prefill_op=AUTO), context=16)
     session.report = dataclasses.replace(session.report, assignment=placed)
     assert replaced(session) == ["triton has no embedding: torch ran"]
     assert not any("embed_tokens" in text for text in fallbacks(session))

@@ -27,8 +27,9 @@ class Int4Tile:
 
     @property
     def scales_sums(self) -> bool:
-        """Scales multiply sums of groups; else weights, where registers have no room for two sets of sums."""
-        return self.block_m < 128
+        """Scales multiply sums of groups; else weights, where registers have no room for two sets of sums: with 64 rows
+        of activations groups of 64 columns spill them on 8.6."""
+        return self.block_m < 64
 
     @property
     def shared_bytes(self) -> int:
@@ -51,7 +52,7 @@ KEPT_TILES = (
     Int4Tile(8, 64, 4, 4),
     Int4Tile(8, 64, 4, 6),
     Int4Tile(16, 64, 4, 4),
-    Int4Tile(16, 128, 4, 4),
+    Int4Tile(16, 128, 8, 4),
     Int4Tile(32, 64, 4, 3),
     Int4Tile(64, 64, 4, 2),
     Int4Tile(64, 128, 8, 2),
