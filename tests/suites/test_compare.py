@@ -93,6 +93,33 @@ def test_a_small_change_is_confirmed_by_sides_started_anew_and_a_large_one_is_no
     assert [side.n_starts for side in (*small, *large)] == [2, 2, 1, 1]
 
 
+class LuckySide(FakeSide):
+    """A process is as fast as its luck, one after the other; the last of ``luck`` is for all further ones."""
+
+    def __init__(self, seconds: float, luck: list[float]) -> None:
+        super().__init__(seconds)
+        self.fair, self.luck = seconds, luck
+
+    def start(self) -> None:
+        super().start()
+        self.seconds = self.fair * self.luck[min(self.n_starts, len(self.luck)) - 1]
+
+
+def test_a_process_that_is_unlucky_by_a_third_is_no_slower_side() -> None:
+    side = LuckySide(0.010, [1.33, 1.0])
+    found = run(FakeSide(0.010), side)
+    assert not found.judgement.verdict.is_call and side.n_starts >= 2
+
+
+def test_sides_are_started_anew_as_pairs_grow() -> None:
+    """It reaches across an edge of the margin: all looks are used, 24 + 24 + 48 + 64 pairs by other processes."""
+    a, b = FakeSide(0.010), FakeSide(0.010)
+    b.wobble = itertools.cycle([0.93, 1.02, 1.08, 1.14, 0.97])
+    found = run(a, b)
+    assert found.judgement.n_pairs == 160 and found.judgement.confirmed_by == ()
+    assert [a.n_starts, b.n_starts] == [4, 4]
+
+
 @pytest.mark.parametrize("field", ["checksum", "op_spec_hash"])
 def test_unlike_things_are_refused_by_name(field: str) -> None:
     with pytest.raises(UserError, match=f"the sides differ in {field}"):

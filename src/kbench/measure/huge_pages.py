@@ -9,7 +9,7 @@ from kbench.core import kernelfile
 
 
 def huge_page_bytes(root: Path = Path("/")) -> int:
-    """Anonymous memory of this process in huge pages; 0 where nothing tells it. Other roots than ``/`` are for tests."""
+    """Anonymous memory of this process in huge pages; 0 where nothing tells it. Other roots are for tests."""
     text = kernelfile.read(root / "proc/self/smaps_rollup")
     found = re.search(r"^AnonHugePages:\s+(\d{1,15}) kB", text, re.MULTILINE)
     return int(found[1]) << 10 if found else 0
