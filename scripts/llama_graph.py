@@ -7,6 +7,7 @@ functions of theirs tell its name and where its data is.
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ def _run(
 ) -> GraphRun:
     watch = _Watch(library)
     callback = api.ggml_backend_sched_eval_callback(watch)
-    silent = _silence(api)
+    _silence(library)
     api.llama_backend_init()
     model = api.llama_model_load_from_file(str(path).encode(), wanted)
     if not model:
@@ -136,7 +137,6 @@ def _run(
             logits[begin + row] = np.ctypeslib.as_array(pointer, (n_vocab,))
         api.llama_batch_free(batch)
     api.llama_free(context)
-    del silent
     return GraphRun(logits, {name: np.concatenate(parts) for name, parts in watch.parts.items()})
 
 
@@ -149,10 +149,14 @@ def _batch(api: ModuleType, ids: Sequence[int], position: int) -> Any:
     return batch
 
 
-def _silence(api: ModuleType) -> Any:
-    """Takes the log away from stderr, as long as what is returned lives."""
+@functools.cache
+def _silence(library: Any) -> Any:
+    """Takes the log away from stderr, for as long as the process lives.
+
+    Kept in the cache because the library keeps the callback's address: whoever calls the library next, in this module
+    or not, would jump into freed memory.
+    """
     kind: Callable[..., Any] = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
     quiet = kind(lambda *_: None)
-    library = getattr(api, "_lib", None) or api.llama_cpp._lib
     library.llama_log_set(quiet, None)
     return quiet
