@@ -9,8 +9,7 @@ predicts: the model is lowered, its calls are timed on random weights, and the t
 is measured by the engine on the real file: prefill steps of 256 tokens, and decoded tokens, 16 after the depth, again
 and again.
 
-The samples of both sides take turns step by step, so that a machine that drifts hits both; only calls that are too big
-to be run in place are timed once a process. Where memory comes to lie is drawn once for a process too, so a small file
+The samples X Where memory comes to lie is drawn once for a process too, so a small file
 is visited by several, and the sides take turns in being the first to get theirs. A row is the median over processes of
 the ratio predicted / measured, both medians over steps. Rows are stored as their file is finished, and what this commit
 has stored is not measured again: interrupted, run it once more.
@@ -38,6 +37,7 @@ from kbench.engine import DEFAULT_CHUNK, Session, load_model
 from kbench.measure import host, median
 from kbench.model import describe_gguf, open_gguf
 from kbench.results import Record, Store, current_commit
+from kbench.suites import Cell, run_cells
 from kbench.tuner import CostModel, ModelStep, Steps, measured_roof
 
 SMOL = [f"SmolLM2-135M-Instruct.{quant}.gguf" for quant in ("Q4_0", "Q4_1", "Q4_K_M", "Q8_0")]
@@ -158,17 +158,46 @@ def visit(path: Path, rows: Sequence[Row], results: str, engine_first: bool) -> 
         depths = Depths(path, threads, descriptor.vocab, weights)
         weights = depths.weights
         steps.make_rows()
-        others, roof = steps.cells(threads), measured_roof(store, (threads,), again=True)
         for row in mine:
-            turns = depths.turns(row)
-            records = steps.in_place(row.step, threads, turns)
-            while not turns.done():  # nothing of it runs in place
-                turns.add(0.0, 0.0)
-            price = steps.price(row.step, CostModel([*others, *records], threads=(threads,), roof=roof), threads)
+            turns, roof = depths.turns(row), measured_roof(store, (threads,), again=True)
+            records = beside(row.step, steps, turns, threads)
+            price = steps.price(row.step, CostModel(records, threads=(threads,), roof=roof), threads)
             row.rounds.append((*(row.tokens / t for t in (price.seconds, price.high, price.low)), turns.tokens_per_s))
         del depths, steps
         gc.collect()  # sessions hold each other in circles, and gigabytes
     return [row.rounds for row in rows]
+
+
+class Beside:
+    """The engine's turns with the cells of a step that are timed one by one: a share of them after each turn.
+
+    In prefill of a large model these are the long ones, and most of the time.
+    """
+
+    def __init__(self, turns: Turns, cells: Sequence[Cell], shares: int) -> None:
+        self.turns, self.records = turns, list[Record]()
+        self._shares = [cells[number::shares] for number in range(shares)]
+        self.start, self.done = turns.start, turns.done
+
+    def add(self, sample_seconds: float, elapsed_seconds: float) -> None:
+        self.turns.add(sample_seconds, elapsed_seconds)
+        for cell in self._shares.pop(0):
+            self.records += run_cells([cell], None, verify=False, fresh=False)  # measured now and not checked
+
+    @property
+    def reason(self) -> str:
+        return self.turns.reason
+
+
+def beside(step: ModelStep, steps: Steps, turns: Turns, threads: int) -> list[Record]:
+    """Records of all calls of ``step``, taken while the engine has its ``turns``."""
+    both = Beside(turns, steps.loose_cells(step, threads), STEPS[step.phase])
+    placed = steps.in_place(step, threads, both)
+    if not placed:  # nothing of it runs in place
+        both.start()
+    while not both.done():
+        both.add(0.0, 0.0)
+    return [*both.records, *placed]
 
 
 def visits(path: Path, rows: Sequence[Row], processes: int, results: str) -> None:

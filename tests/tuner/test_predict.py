@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from made_up_records import record_of, seconds_of
+from tiny_models import make_tiny
 
-from kbench.core import AUTO, Phase, UserError
+from kbench.core import AUTO, Phase, UserError, work
 from kbench.model import embedded, lower
+from kbench.suites import in_place
 from kbench.tuner import CostModel, ModelStep, Steps, proxy
 from kbench.tuner.price import RUN_TO_RUN
 
@@ -34,3 +36,16 @@ def test_a_step_is_the_sum_of_its_calls() -> None:
 def test_what_was_not_measured_is_named() -> None:
     with pytest.raises(UserError, match="no price for embedding"):
         Steps(MODEL, STEPS[:1], 4096).price(STEPS[0], CostModel([], threads=(2,)), 2)
+
+
+@pytest.mark.parametrize("most_flops", [in_place.MAX_FLOPS, 20_000])
+def test_every_call_is_timed_in_place_or_by_itself(monkeypatch: pytest.MonkeyPatch, most_flops: float) -> None:
+    """What is too big to run in place, here the head and the widest products, by itself."""
+    monkeypatch.setattr(in_place, "MAX_FLOPS", most_flops)
+    model, step = make_tiny("llama", "Q4_0"), ModelStep(Phase.DECODE, 1, 9)
+    calls = lower(model, {}, step.phase, step.tokens, step.context, resolve=lambda problem, device: AUTO)
+    steps = Steps(model, [step], 64)
+    loose = {cell.problem for cell in steps.loose_cells(step, 1)}
+    placed = {record.core_problem() for record in steps.in_place(step, 1)}
+    assert bool(loose) == any(work(call.problem).flops > most_flops for call in calls)
+    assert loose | placed == {call.problem if call.problem in placed else proxy(call.problem)[0] for call in calls}

@@ -13,7 +13,7 @@ from kbench.core import AUTO, CPU, OpCall, Phase, Problem, UserError
 from kbench.measure import StoppingRule
 from kbench.model import ModelDescriptor, lower
 from kbench.results import Record
-from kbench.suites import Cell, Row, run_cells
+from kbench.suites import Cell, Row
 
 from .cost_model import Cost, CostModel
 from .plan import cells_of, implementations_of
@@ -54,15 +54,13 @@ class Steps:
         row = self._row(step)
         return row.records(threads, step.context, stopping) if row else []
 
-    def cells(self, threads: int) -> list[Record]:
-        """Records of all other calls of all steps, one by one, measured now and not checked."""
-        known: set[Problem] = set()
-        for step in self.steps:
-            row = self._row(step)
-            known.update(row.problems(step.context) if row else ())
-        problems = dict.fromkeys(call.problem for calls in self._calls.values() for call in calls)
+    def loose_cells(self, step: ModelStep, threads: int) -> list[Cell]:
+        """All other calls of ``step``, to be timed one by one."""
+        row = self._row(step)
+        known = set(row.problems(step.context) if row else ())
+        problems = dict.fromkeys(call.problem for call in self._calls[step])
         keys = cells_of((problem for problem in problems if problem not in known), (threads,))
-        return list(run_cells([Cell(*key) for key in keys], None, verify=False, fresh=False))
+        return [Cell(*key) for key in keys]
 
     def _row(self, step: ModelStep) -> Row | None:
         kind = (step.phase, step.tokens)
