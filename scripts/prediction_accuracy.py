@@ -9,10 +9,11 @@ predicts: the model is lowered, its calls are timed on random weights, and the t
 is measured by the engine on the real file: prefill steps of 256 tokens, and decoded tokens, 16 after the depth, again
 and again.
 
-The samples X Where memory comes to lie is drawn once for a process too, so a small file
-is visited by several, and the sides take turns in being the first to get theirs. A row is the median over processes of
-the ratio predicted / measured, both medians over steps. Rows are stored as their file is finished, and what this commit
-has stored is not measured again: interrupted, run it once more.
+The samples of both sides take turns step by step, so that a machine that drifts hits both; of the calls that are too
+big to be run in place a share is timed after each step of the engine. Where memory comes to lie is drawn once for a
+process too, so a small file is visited by several, and the sides take turns in being the first to get theirs. A row is
+the median over processes of the ratio predicted / measured, both medians over steps. Rows are stored as their file is
+finished, and what this commit has stored is not measured again: interrupted, run it once more.
 """
 
 from __future__ import annotations
@@ -29,16 +30,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from accuracy_table import OP, newest, print_table, summary, write_document
 
 from kbench.core import KbenchError, Phase, UserError
-from kbench.engine import DEFAULT_CHUNK, Session, load_model
-from kbench.measure import host, median
+from kbench.engine import DEFAULT_CHUNK, load_model
+from kbench.measure import host
 from kbench.model import describe_gguf, open_gguf
 from kbench.results import Record, Store, current_commit
-from kbench.suites import Cell, run_cells
-from kbench.tuner import CostModel, ModelStep, Steps, measured_roof
+from kbench.tuner import CostModel, EngineTurns, ModelStep, Steps, beside, measured_roof
 
 SMOL = [f"SmolLM2-135M-Instruct.{quant}.gguf" for quant in ("Q4_0", "Q4_1", "Q4_K_M", "Q8_0")]
 # Made by `kbench synth deepseek-v2-lite-chat`, and by `kbench synth deepseek-v2-chat --layers 4`.
@@ -103,47 +102,10 @@ class Depths:
             self._sessions[depth] = session
         self.weights = weights
 
-    def turns(self, row: Row) -> Turns:
+    def turns(self, row: Row) -> EngineTurns:
         """The row's steps, at its depth, which is left as it was found."""
-        return Turns(self._sessions[row.depth], self._ids[row.depth :], row)
-
-
-class Turns:
-    """The engine's steps of a row, as a stopping rule: one after each sample of the prediction."""
-
-    def __init__(self, session: Session, ids: npt.NDArray[np.int64], row: Row) -> None:
-        self._session, self._ids, self._row = session, ids, row
-        self.seconds: list[float] = []
-
-    def start(self) -> None:
-        self._step()  # what is read for the first time is brought in
-        self.seconds.clear()
-
-    def add(self, sample_seconds: float, elapsed_seconds: float) -> None:
-        self._step()
-
-    def done(self) -> bool:
-        return len(self.seconds) >= STEPS[self._row.phase]
-
-    @property
-    def reason(self) -> str:
-        return f"{len(self.seconds)} steps in turns with the engine" if self.done() else ""
-
-    @property
-    def tokens_per_s(self) -> float:
-        self._session.truncate(self._row.depth)
-        return self._row.tokens / median(self.seconds)
-
-    def _step(self) -> None:
-        number = len(self.seconds) % GENERATED
-        if self._row.phase is Phase.PREFILL or number == 0:
-            self._session.truncate(self._row.depth)
-        begin = time.perf_counter()
-        if self._row.phase is Phase.PREFILL:
-            self._session.prefill(self._ids[:DEFAULT_CHUNK])
-        else:
-            self._session.decode(int(self._ids[number]))
-        self.seconds.append(time.perf_counter() - begin)
+        ids = self._ids[row.depth :][: DEFAULT_CHUNK if row.phase is Phase.PREFILL else GENERATED]
+        return EngineTurns(self._sessions[row.depth], ids, row.phase, row.depth, STEPS[row.phase])
 
 
 def visit(path: Path, rows: Sequence[Row], results: str, engine_first: bool) -> list[list[Rates]]:
@@ -166,38 +128,6 @@ def visit(path: Path, rows: Sequence[Row], results: str, engine_first: bool) -> 
         del depths, steps
         gc.collect()  # sessions hold each other in circles, and gigabytes
     return [row.rounds for row in rows]
-
-
-class Beside:
-    """The engine's turns with the cells of a step that are timed one by one: a share of them after each turn.
-
-    In prefill of a large model these are the long ones, and most of the time.
-    """
-
-    def __init__(self, turns: Turns, cells: Sequence[Cell], shares: int) -> None:
-        self.turns, self.records = turns, list[Record]()
-        self._shares = [cells[number::shares] for number in range(shares)]
-        self.start, self.done = turns.start, turns.done
-
-    def add(self, sample_seconds: float, elapsed_seconds: float) -> None:
-        self.turns.add(sample_seconds, elapsed_seconds)
-        for cell in self._shares.pop(0):
-            self.records += run_cells([cell], None, verify=False, fresh=False)  # measured now and not checked
-
-    @property
-    def reason(self) -> str:
-        return self.turns.reason
-
-
-def beside(step: ModelStep, steps: Steps, turns: Turns, threads: int) -> list[Record]:
-    """Records of all calls of ``step``, taken while the engine has its ``turns``."""
-    both = Beside(turns, steps.loose_cells(step, threads), STEPS[step.phase])
-    placed = steps.in_place(step, threads, both)
-    if not placed:  # nothing of it runs in place
-        both.start()
-    while not both.done():
-        both.add(0.0, 0.0)
-    return [*both.records, *placed]
 
 
 def visits(path: Path, rows: Sequence[Row], processes: int, results: str) -> None:

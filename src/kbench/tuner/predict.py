@@ -6,7 +6,7 @@ measurements and the same prices, so that predictions can be held against runs a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kbench.core import AUTO, CPU, OpCall, Phase, Problem, UserError
@@ -33,9 +33,17 @@ class ModelStep:
 class Steps:
     """Steps of one model, to be measured and priced as often as wanted: weights of what runs in place are kept."""
 
-    def __init__(self, descriptor: ModelDescriptor, steps: Sequence[ModelStep], capacity: int, kv: str = "f16") -> None:
-        """``capacity``: slots of the caches."""
+    def __init__(
+        self,
+        descriptor: ModelDescriptor,
+        steps: Sequence[ModelStep],
+        capacity: int,
+        kv: str = "f16",
+        implementation: Callable[[Problem], str | None] | None = None,
+    ) -> None:
+        """``capacity``: slots of the caches. ``implementation``: what runs a problem in place; None: the best here."""
         self.steps, self._capacity = tuple(steps), capacity
+        self._implementation = implementation or _best
         self._calls = {
             step: lower(
                 descriptor, {}, step.phase, step.tokens, step.context, kv=kv, resolve=lambda problem, device: AUTO
@@ -55,18 +63,22 @@ class Steps:
         return row.records(threads, step.context, stopping) if row else []
 
     def loose_cells(self, step: ModelStep, threads: int) -> list[Cell]:
-        """All other calls of ``step``, to be timed one by one."""
+        """``loose_problems``, to be timed one by one."""
+        return [Cell(*key) for key in cells_of(self.loose_problems(step), (threads,))]
+
+    def loose_problems(self, step: ModelStep) -> list[Problem]:
+        """Those of all other calls of ``step``, each once."""
         row = self._row(step)
         known = set(row.problems(step.context) if row else ())
-        problems = dict.fromkeys(call.problem for call in self._calls[step])
-        keys = cells_of((problem for problem in problems if problem not in known), (threads,))
-        return [Cell(*key) for key in keys]
+        return [
+            problem for problem in dict.fromkeys(call.problem for call in self._calls[step]) if problem not in known
+        ]
 
     def _row(self, step: ModelStep) -> Row | None:
         kind = (step.phase, step.tokens)
         if kind not in self._rows:
             like = next(filter(None, self._rows.values()), None)
-            chain = rehearsed(self._calls[step], _best)
+            chain = rehearsed(self._calls[step], self._implementation)
             self._rows[kind] = Row(chain, step.tokens, self._capacity, like) if chain else None
         return self._rows[kind]
 
