@@ -232,7 +232,7 @@ def test_a_search_goes_into_the_rules_and_the_report(quick: Path, monkeypatch: p
     assert choices and all(choice["block"]["partition"] == "stealing" for choice in choices)
     assert "partition: stealing" in fields["rules"] and fields["block_sweeps"]
     assert fields["measured"]["decode_tokens_per_s"] > 0  # it ran under them
-    assert fields["predicted"]["decode_tokens_per_s"] > 1.1 * plain["predicted"]["decode_tokens_per_s"]
+    assert fields["planned"]["decode_tokens_per_s"] > 1.1 * plain["predicted"]["decode_tokens_per_s"]
     assert (quick / "results" / fields["host_id"] / "search.sqlite3").exists()
     again = json.loads(run("moe.gguf", *sizes, "--search", "--no-prove", "--json").stdout)
     assert again["search"]["n_measured"] == 0 and again["search"]["choices"] == choices
@@ -243,6 +243,7 @@ def test_a_mixture_of_experts_is_run_under_its_rules(quick: Path) -> None:
     synthesize(make_tiny("deepseek2", "Q8_0"), quick / "moe.gguf")
     sizes = ("--context", "128", "--prompt-tokens", "16", "--gen-tokens", "4")
     fields = json.loads(run("moe.gguf", "--vram", "0", *sizes, "--json").stdout)
-    assert fields["measured_reason"] is None
+    assert fields["measured_reason"] is None and fields["check"]["run"] == "now"
     assert all(fields["measured"][f"{phase}_tokens_per_s"] > 0 for phase in ("decode", "prefill"))
     assert set(fields["error"]) == {"decode", "prefill"}
+    assert "in turns with the run; prices that said" in " ".join(run("moe.gguf", "--vram", "0", *sizes).stdout.split())

@@ -55,6 +55,8 @@ def test_a_text_that_is_no_unicode_can_be_stored(tmp_path: Path) -> None:
         ({"predicted": {**FIELDS["predicted"], "source": "guessed"}}, 'predicted.source is "guessed"'),
         ({"placement": {"cpu": {**FIELDS["placement"]["cpu"], "kv_bytes": 10**400}}}, "kv_bytes"),
         ({"ceilings": [{"device": "cpu"}]}, "ceilings[0]"),
+        ({"planned": {"decode_tokens_per_s": 1.0}}, "planned.prefill_tokens_per_s is missing"),
+        ({"check": {"prediction": "guessed", "run": "now", "created": ""}}, 'check.prediction is "guessed"'),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:

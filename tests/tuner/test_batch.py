@@ -11,12 +11,13 @@ import pytest
 from made_up_records import HOST_ID, records
 from rich.console import Console
 
-from kbench.core import Phase
+from kbench.core import CPU, Phase
 from kbench.report import print_tune_report
 from kbench.results import Store
-from kbench.tuner import TuneReport, TuneRequest, cells, replay
+from kbench.tuner import CostModel, TuneReport, TuneRequest, cells, replay
+from kbench.tuner.budget import Budget
 from kbench.tuner.prove import prove
-from kbench.tuner.tune import plan_of
+from kbench.tuner.tune import place, plan_of
 
 REQUEST = TuneRequest(
     model="deepseek-v2-lite-chat", vram_bytes=0, dram_bytes=32 << 30, batch=4, context=512, objective="decode"
@@ -57,10 +58,12 @@ def test_one_sequence_is_no_proof_of_a_batch(tiny_gguf: Path, tmp_path: Path, ba
 
     request = replace(REQUEST, model=str(tiny_gguf), batch=batch)
     plan = plan_of(request)
-    arguments = (request, plan.descriptor, plan.workload, None, {}, Store(tmp_path), load)
+    costs = CostModel(records(cells(plan, THREADS)), threads=THREADS)
+    placed = place(plan, costs, [Budget(CPU, 1 << 30, 0, 0)], {})
+    arguments = (request, plan, placed, None, Store(tmp_path), load, lambda *_: None)
     if batch == 1:
         with pytest.raises(Ran):
             prove(*arguments)  # type: ignore[arg-type]
     else:
         proof = prove(*arguments)  # type: ignore[arg-type]
-        assert proof.decode_tokens_per_s is None and "a batch was planned" in proof.reason
+        assert proof.measured is None and "a batch was planned" in proof.reason

@@ -7,6 +7,7 @@ from kbench.results import NOTICED, rules_of_thumb
 
 from .bars import Bar, bars
 from .chart import Chart, Fields
+from .checked import planned
 from .tables import rate
 
 _OF = {"workload": "the whole workload", "decode": "writing", "prefill": "reading"}
@@ -90,7 +91,7 @@ def gain_chart(fields: Fields) -> Chart | None:
     rows = list(fields.get("sensitivity", ()))
     if not rows:
         return None
-    now = fields["predicted"]["decode_tokens_per_s"]
+    now = planned(fields)["decode_tokens_per_s"]
     lines = []
     for row in rows:
         share = row.get("decode_tokens_per_s", 0.0) / now if now else 0.0
@@ -117,7 +118,7 @@ def _more(row: Fields) -> str:
 
 
 def _gain(row: Fields, fields: Fields, phase: str) -> str:
-    more, now = row.get(f"{phase}_tokens_per_s", 0.0), fields["predicted"][f"{phase}_tokens_per_s"]
+    more, now = row.get(f"{phase}_tokens_per_s", 0.0), planned(fields)[f"{phase}_tokens_per_s"]
     if abs(more) < 1e-3 * now or not more:
         return "nothing"
     sign = "+" if more > 0 else "−"

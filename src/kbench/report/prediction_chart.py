@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .axes import Scale, linear
 from .chart import Chart, Fields, legend
+from .checked import check_line
 from .drawing import Drawing
 from .tables import rate
 
@@ -30,8 +31,12 @@ def prediction_chart(fields: Fields) -> Chart:
         lambda width: _draw(fields, width),
         ["", "predicted, tokens/s", "interval", "measured, tokens/s", "prediction off by"],
         rows,
-        "" if measured or not reason else f"Not measured: {reason}.",
+        _note(check_line(fields)) if measured or not reason else f"Not measured: {reason}.",
     )
+
+
+def _note(line: str) -> str:
+    return f"{line[0].upper()}{line[1:]}." if line else ""
 
 
 def _draw(fields: Fields, width: float) -> Drawing:

@@ -17,6 +17,7 @@ from rich.text import Text
 from kbench.core import format_bytes
 from kbench.results import tune_result_path
 
+from .checked import check_line
 from .choices import run_options, streaming_lines
 from .provenance import all_cpu_modelled, cpu_modelled, modelled_words
 from .tables import bar, listed, milliseconds, percent, rate, table
@@ -194,6 +195,8 @@ def _closing(fields: Fields, page: Path | None) -> list[Text]:
         slower = solver["greedy_seconds"] / solver["seconds"] - 1
         text.append(f"; greedy by seconds saved per byte: {percent(max(0.0, slower))} slower", style="dim")
     lines.append(text)
+    if checked := check_line(fields):
+        lines.append(Text(checked, style="dim"))
     lines += [Text(line, style="dim") for line in (*gain_lines(fields), *streaming_lines(fields))]
     if warning := thumb_warning(fields):
         lines.append(Text(warning, style="yellow"))

@@ -28,16 +28,26 @@ from .routing import Routing, read_routing, routing_path, write_routing
 from .rules_of_thumb import NOTICED, rules_of_thumb, with_rules_of_thumb
 from .shape import ListOf, MapOf, Maybe, Number, Object, Shape, Text, check_shape
 from .store import Store, default_root
-from .tune_result import SOLD_GIB, read_tune_result, tune_result_path, write_tune_result
+from .tune_result import (
+    IN_TURNS,
+    NOW,
+    OF_THE_PLAN,
+    SOLD_GIB,
+    STORED,
+    read_tune_result,
+    tune_result_path,
+    write_tune_result,
+)
 from .verdict_row import BROKEN, RowStatus, VerdictRow, by_importance
 
 __all__ = [
-    "AA_SUITE", "BROKEN", "MARKS_NAME", "MARK_KINDS", "NOTICED", "SOLD_GIB", "CaseBlocks", "FileSummary", "Histories",
-    "Identity", "Index", "ListOf", "MapOf", "Mark", "Maybe", "NoiseFloor", "Number", "Object", "Params", "Point",
-    "Pruned", "Record", "Routing", "RowStatus", "Series", "Shape", "Store", "Text", "VerdictRow", "add_mark",
-    "blocks_of", "branch_commits", "by_importance", "case_key", "check_shape", "compare_recorded", "current_commit",
-    "default_root", "deviation_between_runs", "frame", "histories", "hosts_differ", "import_records", "is_aa",
-    "judged_histories", "load_marks", "noise_floor", "old_places", "one_host", "problem_params", "prune",
-    "read_foreign", "read_records", "read_routing", "read_tune_result", "routing_path", "rules_of_thumb",
-    "track_fields", "tune_result_path", "usual_branch", "with_rules_of_thumb", "write_routing", "write_tune_result",
+    "AA_SUITE", "BROKEN", "IN_TURNS", "MARKS_NAME", "MARK_KINDS", "NOTICED", "NOW", "OF_THE_PLAN", "SOLD_GIB", "STORED",
+    "CaseBlocks", "FileSummary", "Histories", "Identity", "Index", "ListOf", "MapOf", "Mark", "Maybe", "NoiseFloor",
+    "Number", "Object", "Params", "Point", "Pruned", "Record", "Routing", "RowStatus", "Series", "Shape", "Store",
+    "Text", "VerdictRow", "add_mark", "blocks_of", "branch_commits", "by_importance", "case_key", "check_shape",
+    "compare_recorded", "current_commit", "default_root", "deviation_between_runs", "frame", "histories",
+    "hosts_differ", "import_records", "is_aa", "judged_histories", "load_marks", "noise_floor", "old_places",
+    "one_host", "problem_params", "prune", "read_foreign", "read_records", "read_routing", "read_tune_result",
+    "routing_path", "rules_of_thumb", "track_fields", "tune_result_path", "usual_branch", "with_rules_of_thumb",
+    "write_routing", "write_tune_result",
 ]  # fmt: skip

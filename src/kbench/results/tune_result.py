@@ -27,6 +27,10 @@ _MAX_BYTES = 64 << 20
 # Rates and their differences beyond this are nonsense.
 _MOST = 1e30
 
+# What a prediction that stands beside a run is made of, and whether the run is one of before.
+IN_TURNS, OF_THE_PLAN = "in turns", "of the plan"
+NOW, STORED = "now", "stored"
+
 _SOURCE = Text(("measured", "modelled"))
 _PHASE = Text(("decode", "prefill"))
 _RATES: dict[str, Shape] = {"decode_tokens_per_s": Number(), "prefill_tokens_per_s": Number()}
@@ -112,6 +116,11 @@ _RESULT = Object(
     },
     {
         "measured_reason": Maybe(Text()),
+        # The prediction that chose the placement, where ``predicted`` is one of the minutes of the run.
+        "planned": Object(_RATES, {**_INTERVALS, "source": _SOURCE}),
+        "check": Maybe(
+            Object({"prediction": Text((IN_TURNS, OF_THE_PLAN)), "run": Text((NOW, STORED)), "created": Text()})
+        ),
         "error": Maybe(Object({"decode": Number(-1.0), "prefill": Number(-1.0)})),
         "rules_path": Maybe(Text()),
         "elapsed_s": Number(),

@@ -11,7 +11,6 @@ from .contest import Contest, Outcome
 from .engine_bench import run_engine_cases
 from .engine_case import EngineCase
 from .expand import engine_cases, expand, matches, select, select_any, select_claims, select_rungs
-from .generation import GenerationTiming, measure_generation
 from .in_place import Row, in_place_cells, in_run, runs_in_place
 from .ladder import run_ladder, threads_of
 from .perplexity import WINDOW, Divergence, Perplexity, perplexity, perplexity_fields, perplexity_record
@@ -25,13 +24,12 @@ from .text import english
 
 __all__ = [
     "CHECKS", "N_BLOCKS", "SEED", "WINDOW", "BuildFailed", "Built", "Cell", "Claim", "ClaimBench", "ClaimCheck",
-    "ClaimFiles", "Contest", "Divergence", "EngineCase", "GenerationTiming", "Outcome", "Perplexity", "Recorder",
-    "Revision", "Row", "Rung", "Suite", "Workload", "build", "check_names", "commits_of", "compare_engines",
-    "compare_ops", "compare_revisions", "compare_with_itself", "contests", "default_stopping", "engine_cases",
-    "engine_plan", "engine_side", "engine_sides", "english", "expand", "find_revision", "in_place_cells", "in_run",
-    "installed", "known_records", "load_suite", "matches", "measure_generation", "missing_peers", "on_gpu",
-    "parse_suite", "perplexity", "perplexity_fields", "perplexity_record", "random_tokens", "record_routing",
-    "records_of", "repository_of", "revision_engines", "rule_sides", "run_cells", "run_claims", "run_engine_cases",
-    "run_ladder", "runs_in_place", "select", "select_any", "select_claims", "select_rungs", "side_names", "stands_for",
-    "text_name", "threads_of", "version_of",
+    "ClaimFiles", "Contest", "Divergence", "EngineCase", "Outcome", "Perplexity", "Recorder", "Revision", "Row", "Rung",
+    "Suite", "Workload", "build", "check_names", "commits_of", "compare_engines", "compare_ops", "compare_revisions",
+    "compare_with_itself", "contests", "default_stopping", "engine_cases", "engine_plan", "engine_side", "engine_sides",
+    "english", "expand", "find_revision", "in_place_cells", "in_run", "installed", "known_records", "load_suite",
+    "matches", "missing_peers", "on_gpu", "parse_suite", "perplexity", "perplexity_fields", "perplexity_record",
+    "random_tokens", "record_routing", "records_of", "repository_of", "revision_engines", "rule_sides", "run_cells",
+    "run_claims", "run_engine_cases", "run_ladder", "runs_in_place", "select", "select_any", "select_claims",
+    "select_rungs", "side_names", "stands_for", "text_name", "threads_of", "version_of",
 ]  # fmt: skip

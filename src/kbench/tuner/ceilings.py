@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kbench.core import InvalidEnvironment
 from kbench.measure import READ_BANDWIDTH, ceilings, host
@@ -56,17 +56,34 @@ def measured_roof(store: Store, threads: Iterable[int], *, again: bool = False) 
     missing = [n for n in counts if again or n not in known.bandwidth]
     if not missing:
         return known
+    store.append(_probed(missing, counts[-1]), suite="tune")
+    return stored_roof(store, host().host_id)
+
+
+def renewed_roof(roof: Roof, threads: Iterable[int]) -> Roof:
+    """``roof``, higher where the machine shows more of itself now. Not stored: what has been placed by the roof that is
+    there is placed so again."""
+    counts = sorted(set(threads))
+    now = roof_of(_probed(counts, counts[-1]))
+    return Roof(
+        {n: max(bandwidth, now.bandwidth.get(n, 0.0)) for n, bandwidth in {**now.bandwidth, **roof.bandwidth}.items()},
+        {n: max(peak, now.peak.get(n, 0.0)) for n, peak in {**now.peak, **roof.peak}.items()},
+    )
+
+
+def _probed(counts: Sequence[int], most: int) -> list[Record]:
+    """Readings of ``counts`` threads, by probes that are ready for ``most``; none where no native probe runs."""
     from kbench.kernels import native_probes  # loads the native module
 
     machine = host()
     # Four caches: each pass leaves at most a quarter of the buffer behind.
     n_bytes = max(256 << 20, 4 * machine.llc_bytes)
     try:
-        probes = native_probes(counts[-1], cpus=machine.pin_cpus, n_bytes=n_bytes, seconds=_SECONDS)
+        probes = native_probes(most, cpus=machine.pin_cpus, n_bytes=n_bytes, seconds=_SECONDS)
     except InvalidEnvironment:
-        return known
-    found = ceilings(probes, missing, kinds=_KINDS, repetitions=_REPETITIONS)
-    records = [
+        return []
+    found = ceilings(probes, counts, kinds=_KINDS, repetitions=_REPETITIONS)
+    return [
         Record.make(
             (READ_BANDWIDTH, {}) if item.name == READ_BANDWIDTH else (_PEAK, {"kind": item.name}),
             found.probes,
@@ -78,5 +95,3 @@ def measured_roof(store: Store, threads: Iterable[int], *, again: bool = False) 
         for item in found.items
         if item.samples
     ]
-    store.append(records, suite="tune")
-    return stored_roof(store, machine.host_id)

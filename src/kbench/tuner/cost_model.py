@@ -107,8 +107,7 @@ class CostModel:
 
         ``assumes``: what no record tells is priced at a share of ``roof``. ``availability``: what runs on a GPU.
         """
-        self.profiles, self.availability = profiles, availability
-        self._assumes = assumes
+        self.profiles, self.availability, self.assumes = profiles, availability, assumes
         self.threads = tuple(sorted(threads))
         self.roof = roof or Roof()
         self._table: dict[Key, Record] = {}
@@ -126,6 +125,11 @@ class CostModel:
         # A model has some thirty different problems and a thousand calls, and each is priced many times.
         self._known: dict[tuple[Problem, Device, int], Cost | None] = {}
         self._sizes: dict[tuple[Problem, Device, int], int] = {}
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """Those that count."""
+        return tuple(self._table.values())
 
     def cost(self, problem: Problem, device: Device, threads: int) -> Cost | None:
         """The cheapest way to run ``problem`` on ``device``; None when there is none.
@@ -158,7 +162,7 @@ class CostModel:
             in_place = record.extra.get("in_place")
             found.append(cost if in_place else cost.at_least(self.roof.seconds(problem, threads)))
         if not found:
-            return self._from_the_roof(problem, threads) if self._assumes else None
+            return self._from_the_roof(problem, threads) if self.assumes else None
         return min(found, key=lambda cost: cost.seconds)
 
     def part(self, problem: Problem, device: Device, threads: int, part: Part) -> Cost | None:

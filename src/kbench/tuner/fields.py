@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -13,8 +12,10 @@ from kbench import __version__
 from kbench.core import CPU, OpCall, Phase, format_bytes
 from kbench.measure import Host
 from kbench.model import ModelDescriptor
+from kbench.results import IN_TURNS, NOW, OF_THE_PLAN, STORED
 
 from .memory import memory, workspace
+from .model_hash import model_hash
 from .packed import packing
 from .placed import Placed
 from .placement import Solution
@@ -37,16 +38,9 @@ def file_stem(request: TuneRequest, descriptor: ModelDescriptor) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80].lower() or "model"
 
 
-def model_hash(descriptor: ModelDescriptor) -> str:
-    """Of the architecture and every tensor's name, shape and type: two files that hash alike are placed alike."""
-    lines = [descriptor.architecture, *(f"{t.name} {t.shape} {t.quant}" for t in descriptor.tensors)]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
 def provenance(request: TuneRequest, plan: Plan, placed: Placed, host_id: str, proof: Proof) -> dict[str, Any]:
     """Where the rules came from; numbers rounded to what they are worth."""
-    predicted = prediction(placed.prices, placed.layout)
-    measured = _measured(proof)
+    predicted = proof.predicted or prediction(placed.prices, placed.layout)
     return {
         "model": f"{plan.descriptor.name} {plan.descriptor.quant}",
         "model_sha": model_hash(plan.descriptor),
@@ -55,7 +49,7 @@ def provenance(request: TuneRequest, plan: Plan, placed: Placed, host_id: str, p
         "budgets": {str(b.device): b.total_bytes for b in placed.available},
         "workload": _workload(plan),
         "predicted": rounded(predicted),
-        "measured": rounded(measured) if measured else proof.reason,
+        "measured": rounded(proof.measured) if proof.measured else proof.reason,
         "modelled": modelled(placed.prices, placed.profiles),
         "result_ids": _result_ids(placed),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -82,16 +76,6 @@ def _workload(plan: Plan) -> dict[str, int | str]:
     }
 
 
-def _measured(proof: Proof) -> dict[str, Any] | None:
-    if proof.decode_tokens_per_s is None:
-        return None
-    return {
-        "decode_tokens_per_s": proof.decode_tokens_per_s,
-        "prefill_tokens_per_s": proof.prefill_tokens_per_s,
-        "decode_interval": list(proof.decode_interval or ()),
-    }
-
-
 def result_fields(
     request: TuneRequest,
     plan: Plan,
@@ -102,7 +86,8 @@ def result_fields(
     machine: Host | None = None,
 ) -> dict[str, Any]:
     """The JSON object, in the order in which it is read."""
-    descriptor, predicted, measured = plan.descriptor, prediction(placed.prices, placed.layout), _measured(proof)
+    descriptor, measured, planned = plan.descriptor, proof.measured, prediction(placed.prices, placed.layout)
+    predicted = proof.predicted or planned
     by_device = {budget.device: budget for budget in placed.available}
     error = None
     if measured:
@@ -138,9 +123,11 @@ def result_fields(
         "streaming": [_streaming(item, placed) for item in placed.streaming],
         "packing": asdict(packing(_packed_calls(placed), placed.layout.costs.packed)),
         "predicted": predicted,
+        "planned": planned,
         "measured": measured,
         "measured_reason": proof.reason or None,
         "error": error,
+        "check": _check(proof),
         "notes": _notes(plan, placed),
         "rules_path": str(path) if path else None,
         "solver": {
@@ -150,6 +137,17 @@ def result_fields(
             "greedy_seconds": greedy_seconds,
         },
         "elapsed_s": 0.0,
+    }
+
+
+def _check(proof: Proof) -> dict[str, str] | None:
+    """What is predicted and what is measured come of: samples that took turns, and when."""
+    if not proof.measured:
+        return None
+    return {
+        "prediction": IN_TURNS if proof.in_turns else OF_THE_PLAN,
+        "run": STORED if proof.stored else NOW,
+        "created": proof.created,
     }
 
 

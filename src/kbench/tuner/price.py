@@ -16,7 +16,9 @@ from .schedule import makespan, steps_of
 _ELEMENT_BYTES = 4
 
 # Runs differ by more than the samples of one run show: where its pages lie, what else the memory serves. Beyond the
-# quartiles of the samples, 34 of the 36 runs that it was set from lay within this share (docs/accuracy.md).
+# quartiles of the samples, 34 of the 36 runs that it was set from lay within this share (docs/accuracy.md). Each of
+# those was one process that took turns with the engine by the quarter of a second. A tune's check is one process too:
+# finer turns take the neighbours away, not where pages lie, which is drawn once for either side.
 RUN_TO_RUN = 0.12
 
 

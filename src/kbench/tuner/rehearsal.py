@@ -34,7 +34,7 @@ MAX_BYTES = 768 << 20
 _WORTH_A_RUN = 0.25
 
 # Slots of the caches, at the most: what a session has by default. Rows of caches lie as far apart as in one.
-_CAPACITY = 4096
+CAPACITY = 4096
 
 
 def rehearse(
@@ -61,7 +61,7 @@ def rehearse(
             if len(known) < len(cells):
                 tell(f"running {phase} layers", done, len(plan.shapes))
                 try:
-                    row = row or Row(chain, tokens, max(context, min(plan.context, _CAPACITY)), like)
+                    row = row or Row(chain, tokens, max(context, min(plan.context, CAPACITY)), like)
                     known = row.records(threads, context)
                 except (KbenchError, ValueError, MemoryError):
                     return found  # their cells' prices stand

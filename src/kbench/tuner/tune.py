@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,16 +34,13 @@ from .placement import solve
 from .plan import Key, Plan, cells, make_plan, thread_counts
 from .price import price
 from .profile import GpuProfile
-from .prove import LoadSession, Proof, prove
+from .prove import LoadSession, Progress, Proof, prove
 from .rehearsal import rehearse
 from .report import TuneReport
 from .request import TuneRequest, workload
 from .streaming import Layerwise, layerwise, streamings
 from .tail import with_tail
 from .tuned_layout import TunedLayout
-
-# (what is being done, done, of how many)
-Progress = Callable[[str, int, int], None]
 
 # Prefill layer by layer must save this share of the workload's time: nobody has measured what it is modelled to take.
 _WORTH_STREAMING = 0.05
@@ -296,8 +293,7 @@ def _conclude(
     more = details(
         placed.layout, placed.problem, placed.available, placed.profiles, machine, stored_sweeps(store, machine.host_id)
     )
-    tell("running the model under the rules", 0, 1)
-    proof = prove(request, plan.descriptor, plan.workload, rules, assignment, store, load_session)
+    proof = prove(request, plan, placed, rules, store, load_session, tell)
     text = _rules_text(request, plan, placed, assignment, machine.host_id, proof)
     write_rules(path, text)
     fields = {**result_fields(request, plan, placed, machine.host_id, proof, path, machine), **more, "rules": text}
