@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 from kbench.core import UserError
-from kbench.kernels import Cache, Spans, Stored, empty_rows, first_seen
+from kbench.kernels import Cache, Stored, empty_rows, first_seen
 from kbench.model import ModelDescriptor, layer_kv_bytes, layer_state_bytes
 
 STOP, RING = "stop", "ring"
@@ -153,9 +153,9 @@ class KvCache:
         layers = range(self.model.n_layers)
         return all(end <= self.shape.slots(self.model, i) for i in layers) or n_tokens <= self.shape.step
 
-    def advance(self, spans: Spans) -> None:
-        """Counts a step's tokens."""
-        for sequence, position, n in spans.tolist():
+    def advance(self, spans: Iterable[Sequence[int]]) -> None:
+        """Counts a step's tokens; a span is sequence, first position, tokens."""
+        for sequence, position, n in spans:
             self._positions[sequence] = position + n
             self._highest[sequence] = max(self._highest[sequence], position + n)
 

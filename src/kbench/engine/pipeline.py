@@ -152,7 +152,7 @@ class HostGroup:
                 if position < cache.position_of(sequence):
                     cache.truncate(position, sequence)
             programs[first].run(ids, spans)
-            cache.advance(spans)
+            cache.advance(spans.tolist())
         self._open = False
         self._dist.destroy_process_group()
 

@@ -241,9 +241,10 @@ class Session:
         ids = self._ids[self._used(sequence)]
         self.cache.reserve(1, sequence)
         self._token[0] = token
-        self._span[0, :2] = sequence, self.cache.position_of(sequence)
+        position = self.cache.position_of(sequence)
+        self._span[0, 0], self._span[0, 1] = sequence, position
         self._decode.run(self._token, self._span)
-        self.cache.advance(self._span)
+        self.cache.advance([(sequence, position, 1)])
         ids.append(token)
         logits: FloatArray = self._decode.logits(1)[0]
         self.timings.decode_seconds += time.perf_counter() - started
@@ -274,7 +275,7 @@ class Session:
         if self._batch is None:
             self._batch = self._build(Phase.DECODE, self.cache.shape.sequences, "last", NOTHING)
         self._batch.run(np.asarray(tokens, np.int32), spans)
-        self.cache.advance(spans)
+        self.cache.advance(spans.tolist())
         for token, sequence in zip(tokens, sequences, strict=True):
             self._ids[sequence].append(int(token))
         logits: FloatArray = self._batch.logits(len(tokens))
@@ -333,7 +334,7 @@ class Session:
         ids = self._checked([token])
         spans = np.array([(0, self.cache.position, 1)], np.int64)
         seconds = self._decode.profile(ids, spans)
-        self.cache.advance(spans)
+        self.cache.advance(spans.tolist())
         self._ids[0].append(token)
         return list(zip(self._decode.calls, seconds, strict=True))
 
@@ -374,7 +375,7 @@ class Session:
             part = ids[begin : begin + chunk]
             spans = np.array([(sequence, self.cache.position_of(sequence), len(part))], np.int64)
             program.run(part, spans)
-            self.cache.advance(spans)
+            self.cache.advance(spans.tolist())
             self._ids[sequence] += part.tolist()
 
     def _checked(self, tokens: Sequence[int] | npt.NDArray[np.integer], sequence: int = 0) -> npt.NDArray[np.int32]:
