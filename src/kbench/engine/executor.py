@@ -28,10 +28,10 @@ from kbench.kernels import (
     TorchCache,
     TorchDevice,
     implementation,
-    on_tensors,
 )
 from kbench.model import Arena, plan_arena
 
+from .fusion import FusedCall, OneOrTwo, as_laid_out, device_of, pairs, side_by_side
 from .kept import EVERYTHING, EXPERTS, NOTHING, chosen_experts
 from .kv_cache import KvCache
 from .machine import Machine
@@ -85,7 +85,7 @@ class Executable:
         self._max_spans = spans
         self.digest = digest(calls) if machine.devices.n_hosts > 1 else 0
         self._announce = announce
-        items = schedule(calls, machine.devices)
+        items = side_by_side(schedule(calls, machine.devices), machine.devices)
         self.calls = tuple(item.call for item in items if item.what != SEND)
         self._layers = attention_devices(self.calls)
         self._slots, self._spaces = self._laid_out(items, keep)
@@ -111,13 +111,23 @@ class Executable:
                 steps.append(self._queue(run[0].device, self._native(run)))
                 run.clear()
 
-        for item in items:
+        listed = tuple(items)
+        fused = pairs([item.call for item in listed], self._machine.devices)
+        norms = set(fused.values())
+        for index, item in enumerate(listed):
             call = item.call
+            if index in norms:  # its sum's step does it
+                continue
             native = item.what == COMPUTE and call.implementation.startswith("cpu.")
             if run and (not native or run[0].device != call.device):
                 finish()
             if native:
                 run.append(call)
+            elif index in fused:
+                both = call, listed[fused[index]].call
+                two = [self._queue(call.device, self._python_call(part)) for part in both]
+                one = _Queued(self._machine.queue(call.device), self._fused_call(*both))
+                steps.append(OneOrTwo(one, two))
             elif item.what == COMPUTE:
                 steps.append(self._queue(call.device, self._python_call(call)))
             else:
@@ -152,9 +162,8 @@ class Executable:
         return self._cache.on(device) if isinstance(self._cache, PlacedCaches) else self._cache.caches
 
     def _python_call(self, call: OpCall) -> Step:
-        devices, caches = self._machine.devices, self._caches_on(call.device)
-        place = str(devices.physical(call.device))
-        item = on_tensors(call.implementation, place) if devices.has_own_queue(call.device) else None
+        caches = self._caches_on(call.device)
+        item = device_of(call, self._machine.devices)
         if item is not None:
             tensors = {
                 layer: cache if isinstance(cache, TorchCache) else TorchCache.over(cache)
@@ -162,6 +171,11 @@ class Executable:
             }
             return _TorchCall(call, self._slots, item, self._weights.of(call), tensors, self._on_device(call.device))
         return _PythonCall(call, self._slots, _runner(call, self._weights, caches, self._bind))
+
+    def _fused_call(self, add: OpCall, norm: OpCall) -> FusedCall:
+        item = device_of(add, self._machine.devices)
+        assert item is not None
+        return FusedCall(add, norm, self._slots, item, self._weights.of(norm))
 
     def _on_device(self, device: Device) -> DeviceStep | None:
         """Where calls on ``device`` read token and position; None: on the host."""
@@ -225,6 +239,7 @@ def laid_out(
         else item.call
         for item in items
     ]  # fmt: skip
+    halves = as_laid_out(halves, machine.devices)
     names = chosen_experts(item.call for item in items) if keep == EXPERTS else ()
     slots: dict[str, Slot] = {}
     spaces: dict[Device, Space] = {}
@@ -263,7 +278,7 @@ def _apart(values: Sequence[Value], max_tokens: int, end: int = 0) -> Arena:
 class _Queued:
     """A step in a device's queue."""
 
-    def __init__(self, queue: Any, step: Step) -> None:
+    def __init__(self, queue: Any, step: Any) -> None:
         self._queue, self._step = queue, step
 
     def run(self, tokens: TokenArray, spans: Spans) -> None:

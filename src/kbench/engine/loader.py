@@ -40,6 +40,7 @@ from .chat_template import ChatTemplate
 from .choice import Choice
 from .devices import DeviceMap
 from .executor import Executable
+from .fusion import as_laid_out
 from .kept import NOTHING
 from .kv_cache import OVERFLOWS, RING, KvCache
 from .layerwise import LayerwiseExecutable
@@ -202,7 +203,8 @@ def _load(
         return devices.physical(device) if devices.is_local(device) else None
 
     shape = cache_shape(context, chunk, threshold, options.overflow, sequences)
-    needs = run_needs(plans, homes, lambda layer: shape.layer_bytes(descriptor, layer, kv), memory_of)
+    laid = [(program, as_laid_out(calls, devices)) for program, calls in plans]
+    needs = run_needs(laid, homes, lambda layer: shape.layer_bytes(descriptor, layer, kv), memory_of)
     add_weights(needs, store, plans)
     check_room(needs, context)
 

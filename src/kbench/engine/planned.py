@@ -17,6 +17,7 @@ from kbench.kernels import DeviceStep, Spans
 
 from .capture import uncaptured
 from .executor import Executable, Step, laid_out
+from .fusion import FusedCall, pairs
 from .kv_cache import KvCache
 from .machine import Machine
 from .operator_store import Bind
@@ -105,22 +106,26 @@ class PlannedExecutable(Executable):
         self.runner = self._runner(bodies)
         return []
 
-    def _steps_of(self, calls: Sequence[OpCall]) -> list[Step]:
-        """``calls``, of one device: native ones in a row as one program."""
-        steps: list[Step] = []
+    def _steps_of(self, calls: Sequence[OpCall]) -> list[Step | FusedCall]:
+        """``calls``, of one device: native ones in a row as one program, a sum and its norm as one call."""
+        steps: list[Step | FusedCall] = []
         run: list[OpCall] = []
-        for call in [*calls, None]:
+        fused = pairs(calls, self._machine.devices)
+        norms = set(fused.values())
+        for index, call in enumerate([*calls, None]):
             if call is not None and call.implementation.startswith("cpu."):
                 run.append(call)
                 continue
             if run:
                 steps.append(self._native(run))
                 run = []
-            if call is not None:
+            if call is not None and index in fused:
+                steps.append(self._fused_call(call, calls[fused[index]]))
+            elif call is not None and index not in norms:
                 steps.append(self._python_call(call))
         return steps
 
-    def _body(self, steps: Sequence[Step]) -> Body:
+    def _body(self, steps: Sequence[Step | FusedCall]) -> Body:
         tokens, where = self._tokens, self._where
 
         def body() -> None:

@@ -71,6 +71,17 @@ class TorchDevice(TorchImplementation):
             y: list[Any] = getattr(self, f"_{call.op}")(call, prepared.tensors, inputs, state)
             return [t if t.dtype == torch.int32 else t.float() for t in y]
 
+    def adds_and_norms(self, norm: Problem) -> bool:
+        """Whether ``add_and_norm`` does a sum and ``norm`` of it at once: not by torch's calls."""
+        return False
+
+    def add_and_norm(
+        self, norm: OpCall, prepared: Prepared, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """``total = x + y`` and ``out``, its ``norm`` with the weights ``prepared``: float32 ``[tokens, d]``, of which
+        the last two share no bytes with any."""
+        raise NotImplementedError(f"{self.name} adds and norms call by call")
+
     def _turns(
         self, call: OpCall, w: Sequence[torch.Tensor], device: torch.device, state: StepState
     ) -> tuple[torch.Tensor, torch.Tensor, float]:

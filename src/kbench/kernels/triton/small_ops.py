@@ -20,15 +20,18 @@ _BLOCK_TURNED = 2048
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, addend: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    addend: torch.Tensor | None = None,
+    into: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(x + addend, its norm)`` of ``x [rows, width]`` by ``weight [d]``: the first ``d`` of each row, the others pass
-    through. Without ``addend`` the first is ``x``."""
+    through. Without ``addend`` the first is ``x``. ``into``: where both go, contiguous, apart from what is read."""
     from . import small_kernels  # triton compiles for a GPU, or interprets
 
     x, d = x.contiguous(), weight.numel()
-    out = x.new_empty(x.shape)
-    total = x if addend is None else x.new_empty(x.shape)
+    total, out = into or (x if addend is None else x.new_empty(x.shape), x.new_empty(x.shape))
     constants = norm_constants(d, x.shape[1], addend is not None)
     with on(x):
         small_kernels.rms_norm[(len(x),)](

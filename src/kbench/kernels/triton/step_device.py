@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kbench.core import OpCall, Problem
 
 from ..cache import check_room
-from ..implementation import YES, StepState, Support
+from ..implementation import YES, Prepared, StepState, Support
 from ..rope import rope_frequencies
-from ..torch_baseline import TorchCache, TorchDevice
+from ..torch_baseline import TorchCache, TorchDevice, TorchWeights
 from . import attention, sampling, small_ops
 from .places import places
 
@@ -63,6 +63,19 @@ class StepDevice(TorchDevice):
         rows = x[0].reshape(-1, int(call.attrs.get("row_width", d)))  # type: ignore[arg-type]
         eps = float(call.attrs.get("eps", 1e-6))  # type: ignore[arg-type]
         return [small_ops.rms_norm(rows, w[0], eps)[1].reshape(x[0].shape)]
+
+    def adds_and_norms(self, norm: Problem) -> bool:
+        return takes(norm).ok
+
+    def add_and_norm(
+        self, norm: OpCall, prepared: Prepared, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        import torch
+
+        assert isinstance(prepared, TorchWeights)
+        eps = float(norm.attrs.get("eps", 1e-6))  # type: ignore[arg-type]
+        with torch.inference_mode():
+            small_ops.rms_norm(x, prepared.tensors[0], eps, y, (total, out))
 
     def _rope(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         if not takes(call.problem).ok:
