@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kbench.core import CPU, Device, Placement
-from kbench.engine import Session, load_model
+from kbench.engine import GREEDY, Generation, SamplingParams, Session, generate, load_model
 from kbench.kernels.triton import small_ops
 from kbench.kernels.triton.step_device import StepDevice
 from kbench.model import build_tree, describe_gguf, open_gguf, synthesize
@@ -24,6 +24,7 @@ from tiny_models import make_tiny
 GPU = Device("cuda", 0)
 LAYERS = 2
 PROMPT = [5, 17, 3]
+N_TOKENS = 3
 
 
 def load(path: Path, **options: Any) -> Session:
@@ -66,8 +67,25 @@ def fusion(path: Path) -> dict[str, Any]:
     return {"what": "fusion", "ok": same and all(counts), "reason": f"same: {same}; launches {less} of {more}"}
 
 
+def drawing(path: Path, graph: bool, params: SamplingParams) -> dict[str, Any]:
+    """Tokens drawn on the device are the host's, and their ids are all that crosses."""
+    session, plain = load(path, graph=graph), load(path, graph=graph)
+    plain.draws = lambda params: False  # type: ignore[method-assign]
+    found = []
+    for one in (session, plain):
+        list(generate(one, PROMPT, params, N_TOKENS, ignore_eos=True, result=(out := Generation())))
+        found.append((out.ids, sum(moved.n_bytes for moved in one.traffic.moved.values())))
+    (ids, n_bytes), (right, _) = found
+    # The prompt's logits, and the other tokens.
+    ok = session.draws(params) and ids == right and n_bytes == 4 * (session.descriptor.vocab + N_TOKENS - 1)
+    return {"what": f"drawing {graph} {params}", "ok": ok, "reason": f"{ids} {right}, {n_bytes} bytes"}
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tiny.gguf"
-        synthesize(make_tiny("llama", "F16", n_layers=LAYERS), path, seed=4)
-        print(json.dumps([fusion(path)]))
+        two, one = Path(folder) / "two.gguf", Path(folder) / "one.gguf"
+        synthesize(make_tiny("llama", "F16", n_layers=LAYERS), two, seed=4)
+        synthesize(make_tiny("llama", "F16", n_layers=1), one, seed=5)
+        hot = SamplingParams(temperature=1.7, top_k=30, top_p=0.9, min_p=0.01, seed=3)
+        cases = [drawing(one, graph, params) for graph, params in ((True, hot), (False, GREEDY))]
+        print(json.dumps([fusion(two), *cases]))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import stats
 
 from kbench.core import CPU, Device, Placement, Problem
 from kbench.engine import Sampler, SamplingParams, load_model
@@ -124,7 +125,38 @@ def draws() -> list[dict[str, object]]:
         cases.append({"what": f"draw {params}", "ok": bool(ok), "reason": f"{ids[0, :n]} {shares}"})
     ids, _ = sampling.largest(torch.from_numpy(logits)[None], 1)
     cases.append({"what": "greedy", "ok": ids.tolist() == [[100]], "reason": f"{ids}"})
+    for bad in (np.nan, -np.nan, np.inf, -np.inf):  # of which a NaN and minus infinity are the smallest as they are
+        for top_k in (1, 7):
+            wrong = logits.copy()
+            wrong[250] = bad
+            ids, values = sampling.largest(torch.from_numpy(wrong)[None], top_k, finite=True)
+            chosen, _ = sampling.draw(
+                ids, values, sampling.settings(1, 0, 1, "cpu"), torch.zeros(1, dtype=torch.float64)
+            )
+            cases.append({"what": f"draw of {bad}, {top_k}", "ok": chosen.tolist() == [-251], "reason": f"{chosen}"})
     return cases
+
+
+def distribution() -> dict[str, object]:
+    """Counts of many draws are those of the probabilities: Pearson's statistic is below what it exceeds once in a
+    million, were it a matter of chance (the seed is fixed); and the same numbers draw the same."""
+    logits = (2 * np.random.default_rng(9).standard_normal(200)).astype(np.float32)
+    params, n = SamplingParams(temperature=0.9, top_k=12, top_p=0.97, min_p=0.05, seed=11), 1000
+    ids, values = sampling.largest(torch.from_numpy(logits)[None], params.top_k, finite=True)
+    rows = [t.expand(n, -1).contiguous() for t in (ids, values)]
+    settings = sampling.settings(params.top_p, params.min_p, params.temperature, "cpu")
+    uniform = torch.from_numpy(np.random.default_rng(params.seed).random(n))
+    chosen, _ = sampling.draw(*rows, settings, uniform)
+    again, _ = sampling.draw(rows[0][:20], rows[1][:20], settings, uniform[:20])
+    right_ids, right = Sampler(params).probabilities(logits)
+    counts = np.array([int((chosen == int(i)).sum()) for i in right_ids])
+    expected = n * right
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    bound = float(stats.chi2.ppf(1 - 1e-6, len(right) - 1))
+    # Below five expected the statistic has another distribution.
+    ok = counts.sum() == n and expected.min() >= 5 and len(right) > 3 and statistic < bound
+    ok &= torch.equal(again, chosen[:20])
+    return {"what": "distribution", "ok": bool(ok), "reason": f"{statistic} of {bound}, {counts} of {expected}"}
 
 
 def model(architecture: str) -> dict[str, object]:
@@ -184,4 +216,4 @@ if __name__ == "__main__":
     # Queries beyond what float16 holds.
     cases.append(attention(LATENT.format(4, 32, 16, "f16", 1, 10, 0), [(0, 9, 1)], 10, scale=1e6))
     torch.use_deterministic_algorithms(False)
-    print(json.dumps([*cases, *draws(), residual(), model("llama"), model("deepseek2")]))
+    print(json.dumps([*cases, *draws(), distribution(), residual(), model("llama"), model("deepseek2")]))

@@ -41,7 +41,9 @@ def test_outputs_are_within_bounds(op: str, cases: list[dict[str, Any]]) -> None
     assert mine and not [case for case in mine if not case["ok"]]
 
 
-@pytest.mark.parametrize("what", ["draw", "greedy", "rms_norm + residual", "model llama", "model deepseek2"])
+@pytest.mark.parametrize(
+    "what", ["draw", "greedy", "distribution", "rms_norm + residual", "model llama", "model deepseek2"]
+)
 def test_other_cases(what: str, cases: list[dict[str, Any]]) -> None:
     """The host's sampler draws the same; a sum and its norm in one; tokens of whole models are torch's."""
     mine = [case for case in cases if case["what"].startswith(what)]

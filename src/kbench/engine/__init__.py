@@ -9,13 +9,14 @@ from .generate import Generation, Token, generate
 from .injected_operator import InjectedOperator
 from .kv_cache import OVERFLOWS, CacheShape, KvCache
 from .load_options import DEFAULT_CHUNK, LoadOptions
+from .load_report import LoadReport
 from .loader import load_model, serve_host
 from .original_module import OriginalModule
 from .peers import BEGINNING, ENGINES, check_engine, engine_turns, kbench_sessions, parse_engine
 from .pipeline import HostGroup, join_hosts
 from .room import DEFAULT_CONTEXT, planned_needs
 from .sampling import GREEDY, Sampler, SamplingParams, softmax
-from .session import LoadReport, Session
+from .session import Session
 from .tensor_loader import TensorLoader
 from .timings import Timings
 from .tokenizer import TextStream, Tokenizer

@@ -19,18 +19,20 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import INJECTED, Device, OpCall, Value
+from kbench.core import CPU, INJECTED, Device, OpCall, Value
 from kbench.kernels import (
     AnyArray,
     DeviceStep,
     Spans,
     StepState,
+    TokenDraw,
     TorchCache,
     TorchDevice,
     implementation,
 )
 from kbench.model import Arena, plan_arena
 
+from .drawing import DrawStep
 from .fusion import FusedCall, OneOrTwo, as_laid_out, device_of, pairs, side_by_side
 from .kept import EVERYTHING, EXPERTS, NOTHING, chosen_experts
 from .kv_cache import KvCache
@@ -41,6 +43,7 @@ from .pipeline import digest
 from .placed_caches import PlacedCaches, attention_devices
 from .schedule import COMPUTE, RECEIVE, SEND, Item, schedule, source_of
 from .space import ALIGNMENT, ELEMENT_BYTES, Slot, Space, TokenArray, Transfer
+from .traffic import VALUES
 from .weights import WeightStore
 
 
@@ -58,6 +61,7 @@ class Executable:
     Attributes:
         calls: those that this process runs or receives values for, in the order in which it does.
         how: in words, how a step runs.
+        draw: what ends a run with a token, if anything does.
     """
 
     how: str = "call by call"
@@ -74,17 +78,18 @@ class Executable:
         keep: str = NOTHING,
         bind: Bind | None = None,
         announce: Callable[[TokenArray, Spans], None] | None = None,
+        draw: TokenDraw | None = None,
     ) -> None:
         """Binds ``calls``. ``spans``: sequences that a run has tokens of, at most. ``keep``: which values have bytes
         that nothing else is written to, so that ``values`` can show them after a run: all, or the experts that
         routers choose. ``bind`` finds the operators of calls that somebody else's code does. ``announce`` is called
-        before each run: it has the other hosts run their part."""
+        before each run: it has the other hosts run their part. ``draw`` ends each: of the logits, where they are."""
         self.max_tokens, self._weights, self._cache, self._machine, self._bind = (
             max_tokens, weights, cache, machine, bind,
         )  # fmt: skip
         self._max_spans = spans
         self.digest = digest(calls) if machine.devices.n_hosts > 1 else 0
-        self._announce = announce
+        self._announce, self.draw = announce, draw
         items = side_by_side(schedule(calls, machine.devices), machine.devices)
         self.calls = tuple(item.call for item in items if item.what != SEND)
         self._layers = attention_devices(self.calls)
@@ -133,6 +138,9 @@ class Executable:
             else:
                 steps.append(_Half(self._transfer(item), item.what))
         finish()
+        if self.draw is not None:
+            logits = self._slots["logits"]
+            steps.append(self._queue(logits.space.device, DrawStep(self.draw, logits)))
         return steps
 
     def _native(self, calls: Sequence[OpCall]) -> NativeRun:
@@ -206,6 +214,8 @@ class Executable:
             self._announce(tokens, spans)
         if isinstance(self._cache, PlacedCaches):
             self._cache.bring(self._layers, spans, self._machine.traffic)
+        if self.draw is not None:  # the token's id
+            self._machine.traffic.add(VALUES, self._slots["logits"].space.device, CPU, ELEMENT_BYTES)
 
     def logits(self, n_tokens: int) -> npt.NDArray[np.float32]:
         """The last run's ``[rows, vocab]``: a view that the next run overwrites."""

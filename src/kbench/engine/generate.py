@@ -50,7 +50,7 @@ class Generation:
 
     @property
     def decode_tokens_per_s(self) -> float:
-        """Decode steps per second spent in the model: sampling and printing are not counted."""
+        """Decode steps per second spent in the model: printing is not counted, nor is sampling on the host."""
         return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
 
 
@@ -87,16 +87,25 @@ def generate(
     else:
         logits = session.prefill(tokens)
     out.prompt_tokens, out.prefill_seconds = len(tokens), timings.prefill_seconds - prefilled
+    if answer.ended:  # no tokens are wanted
+        return out
+    token, text = answer.take(logits, session.cache.is_full())
+    now = time.perf_counter()
+    yield Token(token, text, now - started)
+    # The first token came of the prompt's logits, which are here; the others may be drawn where theirs are.
+    there = not answer.ended and session.draws(sampling)
     while not answer.ended:
-        token, text = answer.take(logits, session.cache.is_full())
-        now = time.perf_counter()
-        yield Token(token, text, now - started)
-        if answer.ended:
-            break
         started = now
-        logits = session.decode(token)
+        if there:
+            drawn = session.decode_drawn(token, answer.sampler)
+            token, text = answer.add(drawn, session.cache.is_full())
+        else:
+            logits = session.decode(token)
+            token, text = answer.take(logits, session.cache.is_full())
         out.decode_tokens = timings.decode_tokens - decoded_before
         out.decode_seconds = timings.decode_seconds - seconds_before
+        now = time.perf_counter()
+        yield Token(token, text, now - started)
     return out
 
 
@@ -106,6 +115,7 @@ class Answer:
     Attributes:
         out: what it has come to.
         ended: no more tokens are wanted.
+        sampler: draws its tokens.
     """
 
     def __init__(
@@ -125,17 +135,20 @@ class Answer:
         if not all(stop):
             raise UserError("an empty stop string", where="stop", accepted="text")
         self.out, self.ended, self._most = out, not max_tokens, max_tokens
-        self._sampler, self._history = Sampler(sampling), list(prompt)
+        self.sampler, self._history = Sampler(sampling), list(prompt)
         self._stream, self._held = TextStream(tokenizer), _Held(stop)
         self._stop_ids = frozenset() if ignore_eos else tokenizer.stop_ids
-        out.seed = self._sampler.seed
+        out.seed = self.sampler.seed
         out.stop = "closed" if max_tokens else "max tokens"
 
     def take(self, logits: npt.NDArray[np.float32], full: bool) -> tuple[int, str]:
         """The next token, sampled from ``logits``, and the text that became printable with it; ``full``: its sequence
         has no room for it."""
+        return self.add(self.sampler.sample(logits, self._history), full)
+
+    def add(self, token: int, full: bool) -> tuple[int, str]:
+        """The same with ``token``, which somebody else drew as the sampler would have."""
         out, held = self.out, self._held
-        token = self._sampler.sample(logits, self._history)
         out.ids.append(token)
         eos, most = token in self._stop_ids, len(out.ids) == self._most
         text = "" if eos else held.push(self._stream.push(token))

@@ -16,6 +16,9 @@ from .schedule import COMPUTE, Item
 from .space import TokenArray
 from .traffic import WEIGHTS
 
+# Tokens of one step: every step brings in the weights of every layer, and more tokens share them.
+LAYERWISE_CHUNK = 4096
+
 _LAYER = re.compile(r"model\.layers\.(\d+)")
 
 

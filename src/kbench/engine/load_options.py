@@ -13,6 +13,10 @@ from .weights import Progress, WeightStore
 # product is bound by arithmetic, and the activations of a step still fit the last-level cache.
 DEFAULT_CHUNK = 256
 
+# A prefill program of its own for fewer tokens than these, where latent attention absorbs them: its arena holds queries
+# of 576 floats for each of 128 heads, 19 MB.
+FEW_TOKENS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:

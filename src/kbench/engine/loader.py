@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from kbench.core import (
     read_cgroup,
     thread_limit,
 )
-from kbench.kernels import block_errors
+from kbench.kernels import Spans, TokenDraw, block_errors
 from kbench.model import (
     ARCHITECTURES,
     ModelDescriptor,
@@ -39,12 +39,14 @@ from kbench.rules import RuleSet, assign
 from .chat_template import ChatTemplate
 from .choice import Choice
 from .devices import DeviceMap
+from .drawing import token_draw
 from .executor import Executable
 from .fusion import as_laid_out
 from .kept import NOTHING
 from .kv_cache import OVERFLOWS, RING, KvCache
 from .layerwise import LayerwiseExecutable
 from .load_options import LoadOptions
+from .load_report import LoadReport
 from .machine import Machine
 from .operator_store import OperatorStore
 from .pipeline import HostGroup
@@ -60,7 +62,8 @@ from .room import (
     programs,
     run_needs,
 )
-from .session import LoadReport, Session
+from .session import Session
+from .space import TokenArray
 from .tokenizer import Tokenizer
 from .weights import WeightStore
 
@@ -161,9 +164,11 @@ def _load(
         assignment = assign(placements, tree, options.default, check_block=block_errors)
     trust = (*options.trust, *(placements.trust if isinstance(placements, RuleSet) else ()))
 
-    def lowered(phase: Phase, tokens: int, logits: str, assignment: Assignment = assignment) -> list[OpCall]:
+    def lowered(
+        phase: Phase, tokens: int, logits: str, assignment: Assignment = assignment, deliver: Device | None = CPU
+    ) -> list[OpCall]:
         calls = lower(
-            descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, deliver=CPU,
+            descriptor, assignment, phase, tokens, context, kv=kv, logits=logits, deliver=deliver,
             ring=options.overflow == RING, defer_experts=options.defer_experts and phase is Phase.DECODE,
             resolve=choice.best,
         )  # fmt: skip
@@ -220,20 +225,35 @@ def _load(
 
     def build(phase: Phase, tokens: int, logits: str, keep: str) -> Executable:
         calls = lowered(phase, tokens, logits, resident)
-        store.prepare(call for call in calls if devices.is_local(call.device))
         leads = group is not None and not group.host
         announce = group.announce(phase, tokens, logits, keep, calls) if group is not None and leads else None
+        return bound(calls, phase, tokens, keep, announce)
+
+    def bound(
+        calls: list[OpCall],
+        phase: Phase,
+        tokens: int,
+        keep: str,
+        announce: Callable[[TokenArray, Spans], None] | None = None,
+        draw: TokenDraw | None = None,
+    ) -> Executable:
+        store.prepare(call for call in calls if devices.is_local(call.device))
         bind = operators.bind(phase)
         alone = options.graph and (phase, tokens, keep) == (Phase.DECODE, ONE_TOKEN, NOTHING)
         why_not = why_not_planned(calls, machine, sequences) if alone else ""
         if alone and not why_not:
-            return PlannedExecutable(calls, store, cache, machine, bind)
+            return PlannedExecutable(calls, store, cache, machine, bind, draw)
         made = Executable(
             calls, tokens, store, cache, machine, spans=tokens if phase is Phase.DECODE else 1, keep=keep,
-            bind=bind, announce=announce,
+            bind=bind, announce=announce, draw=draw,
         )  # fmt: skip
         made.how += f": {why_not}" if why_not else ""
         return made
+
+    def build_drawn(top_k: int) -> Executable | None:
+        calls = lowered(Phase.DECODE, ONE_TOKEN, "last", resident, None)
+        draw = token_draw(calls, devices, top_k) if group is None else None
+        return None if draw is None else bound(calls, Phase.DECODE, ONE_TOKEN, NOTHING, draw=draw)
 
     def build_layerwise(tokens: int) -> Executable:
         calls = lowered(Phase.PREFILL, tokens, "last")
@@ -261,6 +281,7 @@ def _load(
         traffic=machine.traffic,
         layerwise=(threshold, build_layerwise) if threshold else None,
         fork_elsewhere=None if group is None else group.fork,
+        build_drawn=build_drawn,
     )
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from kbench.core import CPU, Device, OpCall
-from kbench.kernels import DeviceStep, Spans
+from kbench.kernels import DeviceStep, Spans, TokenDraw
 
 from .capture import uncaptured
+from .drawing import DrawStep
 from .executor import Executable, Step, laid_out
 from .fusion import FusedCall, pairs
 from .kv_cache import KvCache
@@ -64,12 +65,18 @@ class PlannedExecutable(Executable):
         return f"by a plan, {self.runner.how}"
 
     def __init__(
-        self, calls: Sequence[OpCall], weights: WeightStore, cache: KvCache, machine: Machine, bind: Bind | None = None
+        self,
+        calls: Sequence[OpCall],
+        weights: WeightStore,
+        cache: KvCache,
+        machine: Machine,
+        bind: Bind | None = None,
+        draw: TokenDraw | None = None,
     ) -> None:
         """Errors as for ``Executable``."""
         self._plain: Executable | None = None
         self._made_of = calls, weights, cache, machine, bind
-        super().__init__(calls, ONE_TOKEN, weights, cache, machine, bind=bind)
+        super().__init__(calls, ONE_TOKEN, weights, cache, machine, bind=bind, draw=draw)
 
     def _laid_out(self, items: Sequence[Item], keep: str) -> tuple[dict[str, Slot], dict[Device, Space]]:
         self._items = tuple(items)
@@ -103,6 +110,10 @@ class PlannedExecutable(Executable):
             (Device.parse(call.problem.text("src")), call.device, self._slots[call.inputs[0]].n_bytes(ONE_TOKEN))
             for call in moved.values()
         ]
+        if self.draw is not None:  # behind the logits, which are the last that their lane makes
+            end = DrawStep(self.draw, self._slots["logits"])
+            last = max(i for i, a in enumerate(self.plan.actions) if any(t.value == "logits" for t in a.touches))
+            bodies[last] = _after(bodies[last], self._body([end]))
         self.runner = self._runner(bodies)
         return []
 

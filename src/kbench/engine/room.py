@@ -10,11 +10,11 @@ from kbench.core import AUTO, CPU, Assignment, Device, OpCall, OverBudget, Phase
 from kbench.model import ModelDescriptor, absorbing_is_faster, lower, plan_arena
 
 from .kv_cache import RING, STOP, CacheShape
-from .layerwise import by_layer
+from .layerwise import LAYERWISE_CHUNK, by_layer
+from .load_options import FEW_TOKENS
 from .memory import available_bytes, device_bytes
 from .placed_caches import attention_devices
 from .schedule import COMPUTE, schedule
-from .session import FEW_TOKENS, LAYERWISE_CHUNK
 from .weights import WeightStore
 
 # A context that most prompts fit into and that costs little: 4096 tokens of a 7B model's cache are 2 GiB in f16.

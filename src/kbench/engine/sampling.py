@@ -126,11 +126,24 @@ class Sampler:
         weights = np.exp(scaled)
         return ids, weights / weights.sum()
 
+    def uniform(self) -> float:
+        """The next random number, from [0, 1): one a token, however many may be drawn, so that a seed means the same
+        to whoever draws."""
+        return float(self._random.random())
+
+    def drawn_by(self) -> tuple[float, float, float, float]:
+        """What the next token is drawn by: top_p, min_p, temperature (not 0: greedy has one candidate), and a random
+        number."""
+        params = self.params
+        if params.temperature == 0:
+            return 1.0, 0.0, 1.0, 0.0
+        return params.top_p, params.min_p, params.temperature, self.uniform()
+
     def sample(self, logits: FloatArray, recent: Sequence[int] = ()) -> int:
         """One token id. Arguments and errors as for ``probabilities``."""
         ids, shares = self.probabilities(logits, recent)
-        if ids.size == 1:
+        if self.params.temperature == 0:
             return int(ids[0])
         # Inverse of the cumulative sum; min() guards against a sum that rounds to just under the draw.
-        drawn = int(np.searchsorted(np.cumsum(shares), self._random.random(), side="right"))
+        drawn = int(np.searchsorted(np.cumsum(shares), self.uniform(), side="right"))
         return int(ids[min(drawn, ids.size - 1)])

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import Assignment, OpCall, Phase, Unsupported, UserError
-from kbench.kernels import RoundingError
+from kbench.core import OpCall, Phase, Unsupported, UserError
 from kbench.model import ModelDescriptor, absorbing_is_faster
 
 from .chat_template import ChatTemplate
+from .drawing import drawn
+from .drawn_steps import BuildDrawn, DrawnSteps
 from .executor import Executable
 from .injected_operator import InjectedOperator
 from .kept import EVERYTHING, EXPERTS, NOTHING
 from .kv_cache import STOP, KvCache
+from .layerwise import LAYERWISE_CHUNK
+from .load_options import FEW_TOKENS
+from .load_report import LoadReport
+from .sampling import Sampler, SamplingParams
 from .timings import Timings
 from .tokenizer import Tokenizer
 from .traffic import Traffic
@@ -31,29 +35,6 @@ Build = Callable[[Phase, int, str, str], Executable]
 
 # Rows of logits that are made at once: 64 rows of a vocabulary of 150 000 are 38 MB.
 _LOGITS_CHUNK = 64
-
-# A prefill program of its own for fewer tokens than these, where latent attention absorbs them: its arena holds queries
-# of 576 floats for each of 128 heads, 19 MB.
-FEW_TOKENS = 64
-
-# Tokens of one step of layer-wise prefill: every step brings in the weights of every layer, and more tokens share them.
-LAYERWISE_CHUNK = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """What loading did: bytes of the file read, bytes that weights take now, seconds; in a rehearsal of rules, the
-    implementations that only the real device has, with what stands in for each; where each module was asked to run;
-    which tensors were rounded anew, and how far they are off now."""
-
-    file_bytes: int
-    weight_bytes: int
-    kv_bytes: int
-    workspace_bytes: int
-    seconds: float
-    stand_ins: Mapping[str, str] = field(default_factory=dict)
-    assignment: Assignment = field(default_factory=dict)
-    rounded: tuple[RoundingError, ...] = ()
 
 
 class Session:
@@ -89,10 +70,12 @@ class Session:
         traffic: Traffic | None = None,
         layerwise: tuple[int, Callable[[int], Executable]] | None = None,
         fork_elsewhere: Callable[[int, int], None] | None = None,
+        build_drawn: BuildDrawn | None = None,
     ) -> None:
         """``build`` binds programs; ``chunk`` is the most tokens that one prefill step takes. ``layerwise``: prompts of
         more tokens than the first run layer by layer, in programs that the second builds for their length.
-        ``fork_elsewhere`` makes one sequence a copy of another in the caches of other processes: source, target."""
+        ``fork_elsewhere`` makes one sequence a copy of another in the caches of other processes: source, target.
+        ``build_drawn`` binds a decode step that ends with a draw from so many candidates, where a device can."""
         self._layerwise = layerwise
         self.descriptor, self.tokenizer, self.template = descriptor, tokenizer, template
         self.cache, self.chunk, self.report = cache, chunk, report
@@ -108,6 +91,7 @@ class Session:
         self._all: Executable | None = None
         self._batch: Executable | None = None
         self._routed: Executable | None = None
+        self._drawn = DrawnSteps(build_drawn, descriptor.vocab)
         self._token, self._span = np.zeros(1, np.int32), np.ones((1, 3), np.int64)
         self._fork_elsewhere = fork_elsewhere
         # By sequence that is in use, its tokens.
@@ -235,6 +219,27 @@ class Session:
         Raises:
             UserError: the id is outside the vocabulary, or the context is full (nothing is added).
         """
+        self._step(self._decode, token, sequence)
+        logits: FloatArray = self._decode.logits(1)[0]
+        return logits
+
+    def draws(self, params: SamplingParams) -> bool:
+        """Whether ``decode_drawn`` draws as ``params`` say: where a device with the kernels makes the logits."""
+        return self._drawn.of(params) is not None
+
+    def decode_drawn(self, token: int, sampler: Sampler, sequence: int = 0) -> int:
+        """Adds one token to a sequence, and draws the one after it on the device that makes the logits, which stay
+        there; ``draws`` must be true of the sampler's parameters. Errors as for ``decode``; CheckBroken where a logit
+        is NaN or infinite."""
+        found = self._drawn.of(sampler.params)
+        assert found is not None
+        step, draw = found
+        draw.write(*sampler.drawn_by())
+        self._step(step, token, sequence)
+        return drawn(draw)
+
+    def _step(self, program: Executable, token: int, sequence: int) -> None:
+        """Runs a step of one token."""
         if not 0 <= token < self.descriptor.vocab:
             raise self._bad_id(token)
         started = time.perf_counter()
@@ -243,13 +248,11 @@ class Session:
         self._token[0] = token
         position = self.cache.position_of(sequence)
         self._span[0, 0], self._span[0, 1] = sequence, position
-        self._decode.run(self._token, self._span)
+        program.run(self._token, self._span)
         self.cache.advance([(sequence, position, 1)])
         ids.append(token)
-        logits: FloatArray = self._decode.logits(1)[0]
         self.timings.decode_seconds += time.perf_counter() - started
         self.timings.decode_tokens += 1
-        return logits
 
     def decode_batch(self, tokens: Sequence[int], sequences: Sequence[int]) -> FloatArray:
         """Adds ``tokens[i]`` to ``sequences[i]``; the logits after each, float32 ``[len(tokens), vocab]``: a view that

@@ -39,14 +39,14 @@ from .spec import OpSpec, op_spec
 from .support_table import DEQUANTISED, OWN, kernel_of, support_table
 from .tolerance import accuracy_of
 from .torch_baseline import DeviceStep, TorchCache, TorchDevice, stored_tensor, torch_device
-from .triton import interpreted
+from .triton import TokenDraw, draws_on, interpreted
 from .version import kernel_version
 
 __all__ = [
     "DEQUANTISED", "OWN", "PEER_NAMES", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "DeviceStep",
     "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "RoundingError", "Spans",
-    "StepState", "Stored", "Support", "TorchCache", "TorchDevice", "TorchLink", "Verdict", "WeightData",
-    "accuracy_of", "best", "block_errors", "candidates", "check", "comparable", "cuda_links", "dequantize",
+    "StepState", "Stored", "Support", "TokenDraw", "TorchCache", "TorchDevice", "TorchLink", "Verdict", "WeightData",
+    "accuracy_of", "best", "block_errors", "candidates", "check", "comparable", "cuda_links", "dequantize", "draws_on",
     "empty_rows", "example", "example_cache", "example_weights", "expert_subset", "first_seen", "implementation",
     "implementations", "interpreted", "kernel_of", "kernel_version", "ladder_implementations", "native_probes",
     "on_tensors", "op_spec", "packing", "pairs_here", "peer_implementation", "planned_on_gpu", "random_floats",

@@ -23,7 +23,7 @@ from .cost_model import MODELLED, Cost, CostModel
 from .layout import Layout, experts_calls
 from .profile import GpuProfile
 
-# Tokens of a step at most, as the engine takes them (``engine.session.LAYERWISE_CHUNK``).
+# Tokens of a step at most, as the engine takes them (``engine.layerwise.LAYERWISE_CHUNK``).
 STEP_TOKENS = 4096
 
 # Nobody prefills more at once.

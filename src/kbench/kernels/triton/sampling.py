@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 MAX_CANDIDATES, _BLOCK = 128, 1024
 
 
-def largest(logits: torch.Tensor, top_k: int, block: int = _BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+def largest(
+    logits: torch.Tensor, top_k: int, block: int = _BLOCK, finite: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``(ids int32, values)`` of the ``top_k <= MAX_CANDIDATES`` largest of each row of ``logits [rows, vocab]``,
-    largest first; of equal ones the lower id. A program has ``block`` of them, a power of two."""
+    largest first; of equal ones the lower id. A program has ``block`` of them, a power of two. ``finite``: they must
+    be finite numbers; of a row that has others one of them is found first, as NaN."""
     import torch
 
     from . import sampling_kernels  # triton compiles for a GPU, or interprets
@@ -30,7 +33,7 @@ def largest(logits: torch.Tensor, top_k: int, block: int = _BLOCK) -> tuple[torc
     values = torch.empty(rows, top_k, device=logits.device)
     with on(logits):
         sampling_kernels.largest_of_blocks[(blocks, rows)](
-            logits.contiguous(), keys, vocab, blocks, K=k, BLOCK=block, num_warps=4
+            logits.contiguous(), keys, vocab, blocks, FINITE=finite, K=k, BLOCK=block, num_warps=4
         )
         sampling_kernels.largest_of_row[(rows,)](keys, ids, values, blocks * k, top_k, K=k, BLOCK=block, num_warps=4)
     return ids, values
@@ -40,16 +43,20 @@ def settings(top_p: float, min_p: float, temperature: float, place: str) -> torc
     """What ``draw`` reads, float64, on torch device ``place``. ``temperature`` must not be 0."""
     import torch
 
+    return torch.tensor(setting_numbers(top_p, min_p, temperature), dtype=torch.float64, device=place)
+
+
+def setting_numbers(top_p: float, min_p: float, temperature: float) -> list[float]:
+    """The same, on the host."""
     # Every sum of probabilities is below 2: with a top_p of 1 none is cut off by rounding.
-    numbers = [2.0 if top_p >= 1 else top_p, math.log(min_p) if min_p > 0 else -math.inf, temperature]
-    return torch.tensor(numbers, dtype=torch.float64, device=place)
+    return [2.0 if top_p >= 1 else top_p, math.log(min_p) if min_p > 0 else -math.inf, temperature]
 
 
 def draw(
     ids: torch.Tensor, values: torch.Tensor, settings: torch.Tensor, uniform: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(token int32 [rows], probabilities float64 [rows, n])``: one of the candidates that ``largest`` found, drawn by
-    the random numbers ``uniform [rows] float64`` from [0, 1)."""
+    the random numbers ``uniform [rows] float64`` from [0, 1); ``-1 - id`` where the largest, ``id``, is NaN."""
     import torch
 
     from . import sampling_kernels
@@ -71,7 +78,7 @@ def kept_kernels() -> Iterator[KeptKernel]:
             "sampling_kernels.largest_of_blocks",
             f"{k} of {_BLOCK}",
             {"logits": "*fp32", "keys": "*i64", "vocab": "i32", "blocks": "i32"},
-            {"K": k, "BLOCK": _BLOCK},
+            {"FINITE": True, "K": k, "BLOCK": _BLOCK},
             4,
             multiples=("vocab",),
         )
@@ -84,14 +91,15 @@ def kept_kernels() -> Iterator[KeptKernel]:
             4,
             multiples=("n",),
         )
-    yield KeptKernel(
-        "sampling_kernels.draw",
-        "64",
-        {
-            "ids": "*i32", "values": "*fp32", "settings": "*fp64", "uniform": "*fp64", "probabilities": "*fp64",
-            "chosen": "*i32", "n": "i32",
-        },
-        {"K": 64},
-        1,
-        wide_loads=False,  # few candidates
-    )  # fmt: skip
+    for k in (1, 64):
+        yield KeptKernel(
+            "sampling_kernels.draw",
+            f"{k}",
+            {
+                "ids": "*i32", "values": "*fp32", "settings": "*fp64", "uniform": "*fp64", "probabilities": "*fp64",
+                "chosen": "*i32", "n": "i32",
+            },
+            {"K": k},
+            1,
+            wide_loads=False,  # few candidates
+        )  # fmt: skip

@@ -17,8 +17,10 @@ import triton.language as tl
 
 
 @triton.jit
-def _keys(logits, ids, here):
+def _keys(logits, ids, here, FINITE: tl.constexpr):
     bits = logits.to(tl.int32, bitcast=True)
+    if FINITE:  # what is not a finite number is found first: as a NaN that sorts before everything
+        bits = tl.where((bits & 0x7F800000) == 0x7F800000, 0x7FFFFFFF, bits)
     order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
     # What is not there sorts behind everything: no float32's bits reach it.
     return tl.where(here, (order << 32) | (0x7FFFFFFF - ids).to(tl.int64), -0x8000000000000000)
@@ -36,12 +38,16 @@ def _logits(keys):
 
 
 @triton.jit
-def largest_of_blocks(logits, keys, vocab, blocks, K: tl.constexpr, BLOCK: tl.constexpr):
-    """``keys [rows, blocks, K]`` of ``logits [rows, vocab]``."""
+def largest_of_blocks(
+    logits, keys, vocab, blocks, FINITE: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """``keys [rows, blocks, K]`` of ``logits [rows, vocab]``. ``FINITE``: those that are no finite numbers are NaN, and
+    the largest."""
     block, row = tl.program_id(0), tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     here = at < vocab
-    found = tl.topk(_keys(tl.load(logits + row.to(tl.int64) * vocab + at, mask=here, other=0), at, here), K)
+    values = tl.load(logits + row.to(tl.int64) * vocab + at, mask=here, other=0)
+    found = tl.topk(_keys(values, at, here, FINITE), K)
     tl.store(keys + (row * blocks + block) * K + tl.arange(0, K), found)
 
 
@@ -63,7 +69,8 @@ def largest_of_row(keys, ids, values, n, top_k, K: tl.constexpr, BLOCK: tl.const
 def draw(ids, values, settings, uniform, probabilities, chosen, n, K: tl.constexpr):
     """One of ``n`` candidates a row, largest logit first. ``settings`` float64: top_p, the logarithm of min_p,
     temperature. Of the likeliest that together reach top_p, and are at least min_p of the likeliest, the one at which
-    the cumulative sum at that temperature passes ``uniform [rows] float64``; ``probabilities [rows, n]``."""
+    the cumulative sum at that temperature passes ``uniform [rows] float64``; ``probabilities [rows, n]``. Where the
+    largest logit of a row is NaN its ``chosen`` is ``-1 - id`` of that."""
     row = tl.program_id(0)
     rank = tl.arange(0, K)
     here = rank < n
@@ -80,4 +87,7 @@ def draw(ids, values, settings, uniform, probabilities, chosen, n, K: tl.constex
     passed = kept & (tl.cumsum(weight, axis=0) <= tl.load(uniform + row))
     # A sum that rounds to just under the draw leaves the last one.
     at = tl.minimum(tl.sum(passed.to(tl.int32), axis=0), tl.sum(kept.to(tl.int32), axis=0) - 1)
-    tl.store(chosen + row, tl.load(ids + row * n + at))
+    # With a NaN nothing is kept.
+    token = tl.load(ids + row * n + tl.maximum(at, 0))
+    largest = tl.load(values + row * n)
+    tl.store(chosen + row, tl.where(largest == largest, token, -1 - tl.load(ids + row * n)))
