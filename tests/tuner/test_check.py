@@ -48,7 +48,9 @@ class Loads:
 
     def __call__(self, path: Path, rules: Any, request: TuneRequest) -> Any:
         self.n += 1
-        session = load_model(path, rules, LoadOptions(context=request.context, threads=1, chunk=request.chunk))
+        session = load_model(
+            path, rules, LoadOptions(context=request.context, threads=request.threads, chunk=request.chunk)
+        )
         if self.broken:
 
             def stop(*_: Any) -> None:
@@ -170,6 +172,26 @@ def test_without_memory_for_both_the_engine_runs_alone(
     assert not runs and fields["predicted"] == fields["planned"]
     assert fields["check"]["prediction"] == "of the plan"
     assert {len(record.samples) for record in engine_records(store).values()} == {4, 12}
+
+
+def test_a_plan_of_several_thread_counts_is_one_run(
+    small: TuneRequest, tmp_path: Path, runs: list[list[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attention_alone(cells: Iterable[Any], store: object, **_: object) -> list[Record]:
+        slower = {("attention", 2): 10.0}
+        return [
+            replace(record, samples=tuple(slower.get((record.op, record.threads), 1.0) * s for s in record.samples))
+            for record in made_up(cells, store)
+        ]
+
+    monkeypatch.setattr(tune_module, "run_cells", attention_alone)
+    monkeypatch.setattr(tune_module, "thread_counts", lambda usable, pinned: (1, 2))
+    fields = tune(replace(small, threads=None), Store(tmp_path / "results"), load_session=Loads()).fields
+    _, decode = runs
+    assert {record.threads for record in decode if record.op == "attention"} == {1}
+    assert {record.threads for record in decode if record.op == "linear"} == {2}
+    whole = sum(record.extra["in_place"] * median(record.samples) for record in decode)
+    assert fields["predicted"]["decode_tokens_per_s"] == pytest.approx(1 / whole)
 
 
 @pytest.mark.parametrize("architecture", ["gpt-oss", "deepseek2"])

@@ -121,8 +121,8 @@ class Row:
         return int(sum(work(placed.call.problem).weight_bytes for placed in self._placed))
 
     def records(self, threads: int, context: int, stopping: StoppingRule | None = None) -> list[Record]:
-        """Runs the calls on ``threads`` threads, ``context`` tokens being cached at the end: one record for each
-        different problem, seconds of a call each."""
+        """Runs the calls on ``threads`` threads, or the fewer that a call names, ``context`` tokens being cached at the
+        end: one record for each different problem and count, seconds of a call each."""
         from kbench.kernels import Program, pool
 
         position = context - self._tokens
@@ -141,18 +141,19 @@ class Row:
         steps = [min(profile[step] for profile in profiles) for step in range(ends[-1])]
         seconds = in_run(steps, ends, measured.median_seconds)
         cold = is_cold(1, self.touched_bytes, host().llc_bytes)
-        found: dict[tuple[Problem, str], list[int]] = {}
+        found: dict[tuple[Problem, str, int], list[int]] = {}
         for index, placed in enumerate(self._placed):
-            found.setdefault((_at(placed.whole, context), placed.call.implementation), []).append(index)
+            key = _at(placed.whole, context), placed.call.implementation, placed.call.threads or threads
+            found.setdefault(key, []).append(index)
         records = []
-        for (problem, name), members in found.items():
+        for (problem, name, n_threads), members in found.items():
             share = sum(seconds[index] for index in members) / len(members) / measured.median_seconds
             first = self._placed[members[0]].prepared
             records.append(
                 Record.make(
                     problem,
                     name,
-                    threads=threads,
+                    threads=n_threads,
                     result=dataclasses.replace(
                         measured,
                         samples_seconds=tuple(sample * share for sample in measured.samples_seconds),

@@ -16,12 +16,13 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import psutil
 
-from kbench.core import KbenchError, Phase, Problem
+from kbench.core import CPU, KbenchError, OpCall, Phase
 from kbench.measure import host, median
 from kbench.model import kv_bytes_per_token
 from kbench.results import Record, Store, current_commit
@@ -112,19 +113,24 @@ class PlanCheck:
         self._steps = self._made()
 
     def _made(self) -> Steps | None:
-        """What runs in place, with the implementations of the plan; None where the memory does not take it."""
+        """What runs in place, as in the plan; None where the memory does not take it."""
         plan = self._plan
         capacity = max(min(plan.context, CAPACITY), *(context for _, context in plan.shapes.values()))
         kept = min(MAX_BYTES, plan.descriptor.n_bytes) + capacity * kv_bytes_per_token(plan.descriptor, plan.kv)
         if len(Phase) * kept + _SPARE_BYTES > _free_bytes():
             return None
-        names = {call.problem: cost.implementation for of in self._placed.prices.values() for call, cost in of.calls}
         try:
-            made = Steps(plan.descriptor, [self._step(phase) for phase in CHECKED], capacity, plan.kv, names.get)
+            made = Steps(plan.descriptor, [self._step(phase) for phase in CHECKED], capacity, plan.kv, self._as_placed)
             made.make_rows()
         except (KbenchError, ValueError, MemoryError):
             return None  # what chose the plan is all the prediction that there is
         return made
+
+    def _as_placed(self, call: OpCall) -> OpCall:
+        cost = self._placed.layout.cost(call, CPU)
+        if cost is None:
+            return call
+        return replace(call, implementation=cost.implementation, threads=self._priced_at(cost.threads))
 
     def _step(self, phase: Phase) -> ModelStep:
         return ModelStep(phase, *self._plan.shapes[phase])
@@ -139,14 +145,8 @@ class PlanCheck:
         depth = depth_of(phase, wanted)
         self._go_to(depth)
         ids = self._ids[depth : depth + (wanted.chunk if phase is Phase.PREFILL else _generated(wanted))]
-        counts = self._counts(phase)
-        n_steps, max_seconds = math.ceil(_STEPS[phase] / len(counts)), _MAX_SECONDS / len(counts)
-        seconds: list[float] = []
-        renewed: list[Record] = []
-        for n in counts:
-            turns = EngineTurns(self._session, ids, phase, depth, n_steps, max_seconds=max_seconds)
-            renewed += self._in_turns(phase, n, turns)
-            seconds += turns.seconds
+        turns = EngineTurns(self._session, ids, phase, depth, _STEPS[phase], max_seconds=_MAX_SECONDS)
+        renewed = self._in_turns(phase, turns)
         predicted = self._predicted(phase, renewed)
         tokens = len(ids) if phase is Phase.PREFILL else 1
         descriptor = self._plan.descriptor
@@ -154,7 +154,7 @@ class PlanCheck:
             (str(phase), {"model": descriptor.name, "quant": descriptor.quant, "tokens": tokens, "depth": depth}),
             ENGINE,
             threads=threads,
-            result=seconds,
+            result=turns.seconds,
             extra={
                 "check": key,
                 "in_turns": bool(renewed),
@@ -163,26 +163,25 @@ class PlanCheck:
             },
         )
 
-    def _counts(self, phase: Phase) -> list[int]:
-        """Thread counts that the phase's prices are of."""
-        return sorted({self._priced_at(cost.threads) for _, cost in self._placed.prices[phase].calls})
-
     def _priced_at(self, threads: int | None) -> int:
         """A count that only a search has tried stands on the usual one's price."""
         known = self._placed.layout.costs.threads
         return threads if threads is not None and threads in known else known[-1]
 
-    def _in_turns(self, phase: Phase, threads: int, turns: EngineTurns) -> list[Record]:
-        """Records of the phase's calls that run on ``threads`` threads, taken while the engine has its ``turns``."""
+    def _in_turns(self, phase: Phase, turns: EngineTurns) -> list[Record]:
+        """Records of the phase's calls, taken while the engine has its ``turns``."""
         if self._steps is not None:
             step = self._step(phase)
             loose = set(self._steps.loose_problems(step))
-            cells: dict[tuple[Problem, str], None] = {}
-            for call, cost in self._placed.prices[phase].calls:
-                if cost.source == MEASURED and self._priced_at(cost.threads) == threads and call.problem in loose:
-                    cells[proxy(call.problem)[0], cost.implementation] = None
+            cells = [
+                Cell(proxy(call.problem)[0], cost.implementation, self._priced_at(cost.threads))
+                for call, cost in self._placed.prices[phase].calls
+                if cost.source == MEASURED and call.problem in loose
+            ]
+            # The engine has one pool, as large as any call of either phase wants it.
+            used = [self._priced_at(cost.threads) for of in self._placed.prices.values() for _, cost in of.calls]
             with contextlib.suppress(ValueError, MemoryError):  # as when the plan was made: cells price these calls
-                found = beside(step, self._steps, turns, threads, [Cell(*key, threads) for key in cells])
+                found = beside(step, self._steps, turns, max(used), list(dict.fromkeys(cells)))
                 return [record for record in found if record.status == "ok"]
         turns.finish()
         return []

@@ -7,7 +7,7 @@ measurements and the same prices, so that predictions can be held against runs a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kbench.core import AUTO, CPU, OpCall, Phase, Problem, UserError
 from kbench.measure import StoppingRule
@@ -39,11 +39,11 @@ class Steps:
         steps: Sequence[ModelStep],
         capacity: int,
         kv: str = "f16",
-        implementation: Callable[[Problem], str | None] | None = None,
+        runs: Callable[[OpCall], OpCall] | None = None,
     ) -> None:
-        """``capacity``: slots of the caches. ``implementation``: what runs a problem in place; None: the best here."""
-        self.steps, self._capacity = tuple(steps), capacity
-        self._implementation = implementation or _best
+        """``capacity``: slots of the caches. ``runs``: a call with the implementation, and the threads, that it runs
+        with in place; None: the best implementation here, with as many threads as are asked for."""
+        self.steps, self._capacity, self._runs = tuple(steps), capacity, runs or _at_its_best
         self._calls = {
             step: lower(
                 descriptor, {}, step.phase, step.tokens, step.context, kv=kv, resolve=lambda problem, device: AUTO
@@ -78,7 +78,7 @@ class Steps:
         kind = (step.phase, step.tokens)
         if kind not in self._rows:
             like = next(filter(None, self._rows.values()), None)
-            chain = rehearsed(self._calls[step], self._implementation)
+            chain = rehearsed([self._runs(call) for call in self._calls[step]], lambda problem: None)
             self._rows[kind] = Row(chain, step.tokens, self._capacity, like) if chain else None
         return self._rows[kind]
 
@@ -98,5 +98,5 @@ class Steps:
         return price_calls(self._calls[step], cost)
 
 
-def _best(problem: Problem) -> str | None:
-    return next(iter(implementations_of(problem)), None)
+def _at_its_best(call: OpCall) -> OpCall:
+    return replace(call, implementation=next(iter(implementations_of(call.problem)), call.implementation))
