@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+_Choice = TypeVar("_Choice")
 
 # Of a multiprocessor, whatever the chip: four equal parts, each with its own registers; a warp lives in one of them and
 # takes registers 256 at a time (CUDA C++ Programming Guide; occupancy calculator).
@@ -59,3 +67,28 @@ _CHIPS = (
     Chip(120, 48, 24, 100 << 10),
 )
 CHIPS = {chip.capability: chip for chip in _CHIPS}
+
+
+def nearest(major: int, minor: int) -> int:
+    """Which of ``CHIPS`` stands for a chip of capability ``major.minor``: the highest that is not above it, whose
+    instructions it has; the lowest where all are."""
+    return max((capability for capability in CHIPS if capability <= 10 * major + minor), default=min(CHIPS))
+
+
+@functools.lru_cache(maxsize=16)
+def chip_at(place: torch.device) -> int:
+    """Which of ``CHIPS`` is there; 0 where Triton interprets, and any configuration will do."""
+    if place.type != "cuda":
+        return 0
+    import torch
+
+    return nearest(*torch.cuda.get_device_capability(place))
+
+
+def by_choice(chosen: Callable[[int], Iterable[_Choice]]) -> dict[_Choice, tuple[int, ...]]:
+    """What is chosen on any of ``CHIPS``, and on which."""
+    found: dict[_Choice, tuple[int, ...]] = {}
+    for capability in CHIPS:
+        for choice in chosen(capability):
+            found[choice] = (*found.get(choice, ()), capability)
+    return found

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .chip import CHIPS, by_choice
 from .expert_stack import format_constants
-from .experts import COLUMNS, COUNT_ROWS, KEPT_EXPERT_TILES, PAIR_BLOCK, PAIR_STEP, ExpertTile, gate_up_rows
+from .experts import (
+    COLUMNS,
+    COUNT_ROWS,
+    KEPT_EXPERT_TILES,
+    PAIR_BLOCK,
+    PAIR_STEP,
+    ExpertTile,
+    gate_up_rows,
+    product_tile,
+)
 from .kept_kernel import KeptKernel
 from .planes import PLANE_FORMATS, chunk_width
 
@@ -34,8 +45,8 @@ def kept_kernels() -> Iterator[KeptKernel]:
     for quant_name, count in _TYPES.items():
         yield _few_gate_up(quant_name, KEPT_EXPERT_TILES[0])
         yield _few_down(quant_name, KEPT_EXPERT_TILES[0])
-        for tile in KEPT_EXPERT_TILES[-count:]:
-            yield _many(quant_name, tile)
+        for tile, chips in by_choice(functools.partial(_cuts, quant_name, count)).items():
+            yield _many(quant_name, tile, chips)
     halves = {"half": "*fp16", "scale": "*fp32"}
     yield _kernel(
         "expert_kernels.half_rows", "gate and up", ("x", "up", "n_present", "columns", "alpha", "limit"),
@@ -57,13 +68,15 @@ def _kernel(
     stages: int = 3,
     wide_loads: bool = False,
     tensor_cores: bool = False,
+    registers: int = 0,
+    chips: tuple[int, ...] = tuple(CHIPS),
 ) -> KeptKernel:
     """``names`` are parameters whose types ``_TYPES_OF`` has, ``more`` others, or these with other types."""
     arguments = {**{name: _TYPES_OF[name] for name in names}, **(more or {})}
     return KeptKernel(
         function, configuration, arguments, constants, warps, stages,
         multiples=tuple(name for name in ("n", "columns") if name in names), wide_loads=wide_loads,
-        tensor_cores=tensor_cores,
+        tensor_cores=tensor_cores, registers=registers, chips=chips,
     )  # fmt: skip
 
 
@@ -113,12 +126,22 @@ def _few_down(quant_name: str, tile: ExpertTile) -> KeptKernel:
     )  # fmt: skip
 
 
-def _many(quant_name: str, tile: ExpertTile) -> KeptKernel:
+def _cuts(quant_name: str, count: int, chip: int) -> list[ExpertTile]:
+    """The last ``count`` tiles, as they cut products with matrices of a type on ``chip``."""
+    return [product_tile(tile, PLANE_FORMATS[quant_name], chip) for tile in KEPT_EXPERT_TILES[-count:]]
+
+
+def _many(quant_name: str, tile: ExpertTile, chips: tuple[int, ...]) -> KeptKernel:
     names = ("x_scale", "order", "tiles", "n_tiles", "unit", "out", "bound", "n", "columns", "chunks")
     constants = {"FORMAT": _format(quant_name, _K), "TOP_K": _TOP_K, "TO_PAIRS": False, "BIASED": False}
     constants |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
-    function, configuration = "expert_kernels.many_products", f"{quant_name}, {tile.block_m} x {tile.block_n}"
+    registers = f", {tile.registers} registers" if tile.registers else ""
+    function, configuration = (
+        "expert_kernels.many_products",
+        f"{quant_name}, {tile.block_m} x {tile.block_n}{registers}",
+    )
     return _kernel(
         function, configuration, names, constants, {"x": "*fp16", **_planes(quant_name)}, warps=tile.warps,
-        stages=tile.stages, wide_loads=True, tensor_cores=True,
+        stages=tile.stages, wide_loads=True, tensor_cores=True, registers=tile.registers,
+        chips=chips,
     )  # fmt: skip

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kbench.core import Attribute, UserError
 
 from ..reference import SCORINGS
+from .chip import chip_at
 from .expert_stack import ExpertLayer
+from .planes import PLANE_FORMATS, PlaneFormat
+from .tile import launch_options
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +36,12 @@ class ExpertTile:
     down_n: int
     warps: int = 4
     stages: int = 3
+    registers: int = 0  # of a thread; 0: as many as the compiler likes
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What Triton is told at a launch."""
+        return launch_options(self.warps, self.stages, self.registers)
 
 
 # For itself a pair keeps rows of two matrices in registers, of gate and up. Three stages of Q8_0, 64 by 64, are more
@@ -43,6 +52,15 @@ KEPT_EXPERT_TILES = (
     ExpertTile(32, 64, 64),
     ExpertTile(64, 64, 64, stages=2),
 )
+# Registers of a thread where the compiler, left to itself, leaves a value without one, as in ``tile``.
+_REGISTERS: Mapping[tuple[PlaneFormat, int, int], int] = {
+    (PLANE_FORMATS[name], block_m, chip): registers
+    for (name, block_m, chip), registers in {
+        ("Q4_K", 16, 80): 104,
+        ("Q4_K", 32, 80): 176,
+        ("Q4_K", 64, 100): 128,
+    }.items()
+}
 
 
 def expert_tile(tokens: int, top_k: int, n_slots: int) -> ExpertTile:
@@ -52,6 +70,11 @@ def expert_tile(tokens: int, top_k: int, n_slots: int) -> ExpertTile:
     # As many rows as an expert has on average: less would read its weights again, more would multiply zeros.
     mean = tokens * top_k / n_slots
     return next((tile for tile in KEPT_EXPERT_TILES[1:] if mean <= tile.block_m), KEPT_EXPERT_TILES[-1])
+
+
+def product_tile(tile: ExpertTile, fmt: PlaneFormat, capability: int) -> ExpertTile:
+    """How products of many pairs with matrices of ``fmt`` are cut where ``tile`` is chosen, on one of ``CHIPS``."""
+    return replace(tile, registers=_REGISTERS.get((fmt, tile.block_m, capability), 0))
 
 
 def gate_up_rows(tile: ExpertTile, width: int) -> int:
@@ -159,13 +182,14 @@ def run_experts(
     x, ids, scores = x.contiguous(), ids.contiguous(), scores.contiguous()
     alpha, limit = clamp or (1.0, 0.0)
     biases = layer.biases or (x, x, x)  # not read where there are none
-    options: dict[str, Any] = {"BIASED": bool(layer.biases), "num_warps": tile.warps, "num_stages": tile.stages}
+    options: dict[str, Any] = {"BIASED": bool(layer.biases)}
     hidden = torch.empty(pairs, n, dtype=torch.float32, device=x.device)
     y = torch.empty(pairs, k, dtype=torch.float32, device=x.device)
     out = torch.empty(tokens, k, dtype=torch.float32, device=x.device)
     gate, up, down = (stack.planes.planes for stack in (layer.gate, layer.up, layer.down))
     with _on(x):
         if tile.block_m == 1:
+            options |= tile.options
             rows = gate_up_rows(tile, min(layer.gate.planes.width, layer.up.planes.width))
             expert_kernels.few_gate_up[(-(-n // rows), pairs)](
                 x, ids, layer.slots, *gate, biases[0], *up, biases[1], hidden, experts, n, k, layer.gate.chunks,
@@ -179,19 +203,19 @@ def run_experts(
         else:
             bound = most_tiles(pairs, n_slots, tile.block_m)
             sorted_ = sort_pairs(ids, layer.slots, n_slots, tile.block_m)
-            options |= {"TOP_K": top_k, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
             half, scale = _as_halves(x)
             other = torch.empty(pairs, n, dtype=torch.float32, device=x.device)
-            for stack, bias, to in ((layer.gate, biases[0], hidden), (layer.up, biases[1], other)):
-                expert_kernels.many_products[(bound, -(-n // tile.block_n))](
+            products = ((layer.gate, biases[0], hidden), (layer.up, biases[1], other), (layer.down, biases[2], y))
+            for stack, bias, to in products:
+                last = stack is layer.down
+                if last:
+                    half, scale = _as_halves(hidden, other, sorted_.n_present, clamp)
+                cut = product_tile(tile, stack.planes.format, chip_at(x.device))
+                expert_kernels.many_products[(bound, -(-to.shape[1] // cut.block_n))](
                     half, scale, sorted_.order, sorted_.tiles, sorted_.n_tiles, *stack.planes.planes, stack.unit, bias,
-                    to, bound, n, k, stack.chunks, FORMAT=stack.format, TO_PAIRS=False, **options,
+                    to, bound, to.shape[1], half.shape[1], stack.chunks, FORMAT=stack.format, TOP_K=top_k,
+                    TO_PAIRS=last, BLOCK_M=cut.block_m, BLOCK_N=cut.block_n, **options, **cut.options,
                 )  # fmt: skip
-            half, scale = _as_halves(hidden, other, sorted_.n_present, clamp)
-            expert_kernels.many_products[(bound, -(-k // tile.block_n))](
-                half, scale, sorted_.order, sorted_.tiles, sorted_.n_tiles, *down, layer.down.unit, biases[2],
-                y, bound, k, n, layer.down.chunks, FORMAT=layer.down.format, TO_PAIRS=True, **options,
-            )  # fmt: skip
         expert_kernels.combine[(tokens, -(-k // COLUMNS))](
             y, ids, layer.slots, scores, out, experts, k, TOP_K=top_k, BLOCK=COLUMNS
         )

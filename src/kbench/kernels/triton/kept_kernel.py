@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .chip import CHIPS
+
 
 @dataclass(frozen=True, slots=True)
 class KeptKernel:
@@ -21,7 +23,10 @@ class KeptKernel:
             out of arguments, and loads wide only what it knows to be aligned.
         wide_loads, wide_stores: whether it must read, or write, 16 bytes a thread at once.
         tensor_cores: whether it must multiply on them; without, it must not.
+        registers: that a thread may have; 0: as many as the compiler likes. It then aims at some number, and may rather
+            leave a value without one than take more.
         fp_fusion: whether a product and a sum may be rounded as one.
+        chips: those of ``CHIPS`` on which it may be launched; elsewhere its file launches another configuration.
     """
 
     function: str
@@ -34,7 +39,9 @@ class KeptKernel:
     wide_loads: bool = True
     wide_stores: bool = False
     tensor_cores: bool = False
+    registers: int = 0
     fp_fusion: bool = True
+    chips: tuple[int, ...] = tuple(CHIPS)
 
     @property
     def name(self) -> str:

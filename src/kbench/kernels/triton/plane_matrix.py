@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .chip import CHIPS, by_choice, chip_at
 from .kept_kernel import KeptKernel
 from .planes import (
     NIBBLES,
@@ -130,21 +132,24 @@ def kernel_constants(fmt: PlaneFormat, width: int, scale_bits: int, tile: Tile) 
 
 def kept_kernels() -> Iterator[KeptKernel]:
     """The products of all types, cut in all ways that are kept."""
-    return (
-        product_kernel(name, tile) for name, fmt in PLANE_FORMATS.items() for tile in kept_tiles(chunk_width(fmt, 5120))
-    )
+    for name, fmt in PLANE_FORMATS.items():
+        width = chunk_width(fmt, 5120)
+        tiles = by_choice(functools.partial(kept_tiles, width, fmt))
+        for tile in sorted(tiles, key=lambda tile: (tile.block_m, tile.registers)):
+            yield product_kernel(name, tile, chips=tiles[tile])
 
 
-def product_kernel(quant_name: str, tile: Tile, k: int = 5120) -> KeptKernel:
-    """What ``multiply`` launches for a matrix of type ``quant_name`` with rows of ``k`` columns."""
+def product_kernel(quant_name: str, tile: Tile, k: int = 5120, chips: tuple[int, ...] = tuple(CHIPS)) -> KeptKernel:
+    """What ``multiply`` launches for a matrix of type ``quant_name`` with rows of ``k`` columns, on ``chips``."""
     fmt = PLANE_FORMATS[quant_name]
     # MXFP4's powers of two are float16 numbers too, but for the largest and smallest: the wider case.
     scale_bits = 8 if fmt.nested else 32 if quant_name == "MXFP4" else 16
     rows = {"x": "*fp16", "x_scale": "*fp32"} if tile.tensor_cores else {"x": "*fp32"}
     sizes = dict.fromkeys(("m", "n", "columns", "chunks", "chunks_per_part"), "i32")
+    registers = f", {tile.registers} registers" if tile.registers else ""
     return KeptKernel(
         "plane_kernels.many_rows" if tile.tensor_cores else "plane_kernels.few_rows",
-        f"{quant_name}, {tile.block_m} x {tile.block_n}",
+        f"{quant_name}, {tile.block_m} x {tile.block_n}{registers}",
         {
             **rows, "words": "*i8" if fmt.bits == 8 else "*i32", "high": {5: "*u8", 6: "*i16"}.get(fmt.bits, "*i32"),
             "scale": "*i32", "minimum": "*i32", "super_scale": "*fp16", "super_minimum": "*fp16", "out": "*fp32",
@@ -155,6 +160,8 @@ def product_kernel(quant_name: str, tile: Tile, k: int = 5120) -> KeptKernel:
         tile.stages,
         multiples=("n", "columns"),
         tensor_cores=tile.tensor_cores,
+        registers=tile.registers,
+        chips=chips,
     )  # fmt: skip
 
 
@@ -169,14 +176,14 @@ def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None) -> 
     from . import plane_kernels  # triton compiles for a GPU, or interprets
 
     m = len(x)
-    tile = tile or default_tile(m, matrix.n, matrix.columns, matrix.width)
+    tile = tile or default_tile(m, matrix.n, matrix.columns, matrix.width, matrix.format, chip_at(x.device))
     chunks = matrix.columns // (NIBBLES * matrix.width)
     parts = min(tile.parts, chunks)
     chunks_per_part = -(-chunks // parts)
     out = torch.empty(parts, m, matrix.n, dtype=torch.float32, device=x.device)
     grid = (-(-matrix.n // tile.block_n), parts, -(-m // tile.block_m))
     constants = kernel_constants(matrix.format, matrix.width, matrix.scale_bits, tile)
-    constants |= {"num_warps": tile.warps, "num_stages": tile.stages}
+    constants |= tile.options
     sizes = (m, matrix.n, matrix.k, chunks, chunks_per_part)
     with torch.cuda.device(x.device) if x.device.type == "cuda" else contextlib.nullcontext():
         if tile.tensor_cores:

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 from .kept_kernel import KeptKernel
 from .small_ops import filled, on
+from .tile import launch_options
 
 if TYPE_CHECKING:
     import torch
 
 # Candidates that a program sorts out at once; logits of a block and of a round over what blocks left.
 MAX_CANDIDATES, _BLOCK = 128, 1024
+# Of a thread that sorts out many candidates of a row: left to itself the compiler takes 64 on chips like sm_80, which
+# leaves a value without one.
+_ROW_REGISTERS = 80
 
 
 def largest(
@@ -35,7 +39,9 @@ def largest(
         sampling_kernels.largest_of_blocks[(blocks, rows)](
             logits.contiguous(), keys, vocab, blocks, FINITE=finite, K=k, BLOCK=block, num_warps=4
         )
-        sampling_kernels.largest_of_row[(rows,)](keys, ids, values, blocks * k, top_k, K=k, BLOCK=block, num_warps=4)
+        sampling_kernels.largest_of_row[(rows,)](
+            keys, ids, values, blocks * k, top_k, K=k, BLOCK=block, **launch_options(4, 3, _row_registers(k))
+        )
     return ids, values
 
 
@@ -71,6 +77,11 @@ def draw(
     return chosen, probabilities
 
 
+def _row_registers(k: int) -> int:
+    """Of a thread that sorts out ``k`` candidates; 0: as many as the compiler likes."""
+    return _ROW_REGISTERS if k > 1 else 0
+
+
 def kept_kernels() -> Iterator[KeptKernel]:
     """Greedy, and the usual forty candidates."""
     for k in (1, 64):
@@ -90,6 +101,7 @@ def kept_kernels() -> Iterator[KeptKernel]:
             {"K": k, "BLOCK": _BLOCK},
             4,
             multiples=("n",),
+            registers=_row_registers(k),
         )
     for k in (1, 64):
         yield KeptKernel(

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from .planes import NIBBLES
+from .planes import NIBBLES, PLANE_FORMATS, PlaneFormat
 
 # Rows up to which lanes multiply in float32: tensor cores take 16 rows at a time, and waste the others.
 FEW_ROWS = 4
 # Programs that keep a GPU's memory busy: two for each of some 132 multiprocessors.
 _WANTED_PROGRAMS = 264
+# Rows of activations that tiles have.
+_BLOCKS = (1, 2, 4, 16, 32, 64)
+
+
+def launch_options(warps: int, stages: int, registers: int) -> dict[str, int]:
+    """What Triton is told at a launch. ``registers`` of a thread, or 0: as many as the compiler likes."""
+    return {"num_warps": warps, "num_stages": stages, **({"maxnreg": registers} if registers else {})}
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """``block_m`` rows of activations by ``block_n`` rows of weights a program; ``parts`` programs share
-    the columns."""
+    the columns. ``registers``: that a thread may have; 0: as many as the compiler likes."""
 
     block_m: int
     block_n: int
@@ -23,18 +31,52 @@ class Tile:
     stages: int
     parts: int = 1
     tensor_cores: bool = False
+    registers: int = 0
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What Triton is told at a launch."""
+        return launch_options(self.warps, self.stages, self.registers)
 
 
-def default_tile(m: int, n: int, columns: int, width: int) -> Tile:
-    """A tile that fits any chip, for ``m`` rows of activations: enough programs to keep a large GPU busy."""
-    few = m <= FEW_ROWS
-    block_m = 1 << (m - 1).bit_length() if few else max(16, min(64, 1 << (m - 1).bit_length()))
-    block_n = _rows(block_m, width)
-    programs = -(-n // block_n) * -(-m // block_m)
+# Registers of a thread where the compiler, left to itself, leaves a value without one, which only compiling tells
+# (scripts/gpu_kernels_table.py). By type, rows of activations, and chip: the next step at which it leaves none.
+_REGISTERS: Mapping[tuple[PlaneFormat, int, int], int] = {
+    (PLANE_FORMATS[name], block_m, chip): registers
+    for (name, block_m, chip), registers in {
+        ("Q4_1", 1, 80): 72,
+        ("Q5_1", 1, 120): 88,
+        ("Q8_0", 2, 100): 48,
+        ("Q4_0", 32, 86): 104,
+        ("Q4_0", 32, 89): 104,
+    }.items()
+}
+
+
+def default_tile(m: int, n: int, columns: int, width: int, fmt: PlaneFormat | None = None, capability: int = 0) -> Tile:
+    """A tile for ``m`` rows of activations that fits any chip, or the one that ``capability`` stands for: enough
+    programs to keep a large GPU busy."""
+    wanted = 1 << (m - 1).bit_length()
+    block_m = wanted if m <= FEW_ROWS else max(16, min(64, wanted))
+    tile = _tile(block_m, width, fmt, capability)
+    programs = -(-n // tile.block_n) * -(-m // tile.block_m)
     chunks = columns // (NIBBLES * width)
     # Each part costs a plane of the output to write and to read again.
-    parts = max(1, min(8, chunks // 2, _WANTED_PROGRAMS // max(1, programs)))
-    return Tile(block_m, block_n, 4, 3, parts, tensor_cores=not few)
+    return replace(tile, parts=max(1, min(8, chunks // 2, _WANTED_PROGRAMS // max(1, programs))))
+
+
+def kept_tiles(width: int, fmt: PlaneFormat | None = None, capability: int = 0) -> tuple[Tile, ...]:
+    """One tile for each way that ``default_tile`` cuts chunks ``width`` wide, for whoever compiles them all."""
+    return tuple(_tile(block_m, width, fmt, capability) for block_m in _BLOCKS)
+
+
+def _tile(block_m: int, width: int, fmt: PlaneFormat | None, capability: int) -> Tile:
+    if fmt is None:
+        return Tile(block_m, _rows(block_m, width), 4, 3, tensor_cores=block_m > FEW_ROWS)
+    # Three stages of bytes, 64 by 64, are more shared memory than chips like sm_86 have.
+    stages = 2 if fmt.bits == 8 and block_m == 64 else 3
+    registers = _REGISTERS.get((fmt, block_m, capability), 0)
+    return Tile(block_m, _rows(block_m, width), 4, stages, tensor_cores=block_m > FEW_ROWS, registers=registers)
 
 
 def _rows(block_m: int, width: int) -> int:
@@ -43,10 +85,3 @@ def _rows(block_m: int, width: int) -> int:
     if 1 < block_m <= FEW_ROWS:
         return 512 // width
     return 32 if block_m <= 16 else 64
-
-
-def kept_tiles(width: int) -> tuple[Tile, ...]:
-    """One tile for each way that ``default_tile`` cuts chunks ``width`` wide, for whoever compiles them all."""
-    lanes = (Tile(block_m, _rows(block_m, width), 4, 3) for block_m in (1, 2, 4))
-    cores = (Tile(block_m, _rows(block_m, width), 4, 3, tensor_cores=True) for block_m in (16, 32, 64))
-    return (*lanes, *cores)
