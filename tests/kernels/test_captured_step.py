@@ -67,6 +67,7 @@ ONE_TOKEN = [
     "add(d=64,tokens=1)",
     "gated_add(d=64,tokens=1)",
     "moe_router(experts=8,top_k=2,k=64,quant=F32,tokens=1)",
+    "expert_map(experts=8,here=6,top_k=2,tokens=1)",
     "top_logits(vocab=64,top_k=4,tokens=1)",
 ]
 CAPACITY = 32

@@ -54,8 +54,15 @@ OPS: dict[str, tuple[str, ...]] = {
     # hidden -> top_k expert ids and weights. Behind the matrix: a bias of the logits where attribute `logit_bias` says
     # so, then what corrects the choice and not the weights
     "moe_router": ("quant", "experts", "top_k", "k", "tokens"),
+    # ids and weights of top_k out of `experts`, for whoever has `here` of them, those of attribute `experts`, and
+    # cannot leave a choice out: ids become places among these, and a choice that lies elsewhere weighs 0 and goes where
+    # its token goes anyway, so that nothing is read for it (place 0 where none of its choices is here)
+    "expert_map": ("experts", "here", "top_k", "tokens"),
     # routed experts: gate, up [n, k] and down [k, n] of top_k out of `experts`, weighted sum; three more weights are
-    # biases [experts, rows]. Attribute `activation`: silu, or clamped_swiglu with `alpha` and `limit`
+    # biases [experts, rows]. Attribute `activation`: silu, or clamped_swiglu with `alpha` and `limit`. Of a layer whose
+    # experts lie on several devices, attribute `experts` lists those that the weights are cut down to. Ids are places
+    # among them, which `experts` counts; or, with attribute `masked`, the router's own: `experts` then counts the whole
+    # layer's, and a choice that is not in the list adds nothing
     "moe_experts": ("experts", "top_k", "n", "k", "quant_gate", "quant_up", "quant_down", "tokens"),
     # keeps the last token's row only: logits are wanted for it alone
     "take_last": ("d", "tokens"),

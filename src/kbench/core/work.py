@@ -45,8 +45,9 @@ class Work:
 
 
 def expected_experts(experts: int, top_k: int, tokens: int) -> float:
-    """Distinct experts that ``tokens`` touch when routing is uniform: E (1 - (1 - k/E)^B)."""
-    return experts * (1 - (1 - top_k / experts) ** tokens)
+    """Distinct experts that ``tokens`` touch when routing is uniform: E (1 - (1 - k/E)^B).
+    Of a part with fewer than ``top_k``: all of it."""
+    return experts * (1 - (1 - min(1.0, top_k / experts)) ** tokens)
 
 
 def _matrix_bytes(type_name: str, n: int, k: int) -> int:
@@ -119,6 +120,8 @@ def work(problem: Problem) -> Work:
         return Work(flops, w, cached, activations, (kv_lora + rope) * seen, token_bytes * seen)
     if op == "top_logits":
         return Work(0.0, 0, 0, _F32 * tokens * (p.integer("vocab") + 2 * p.integer("top_k")), 0, 0)
+    if op == "expert_map":
+        return Work(0.0, 0, 0, _F32 * tokens * 4 * p.integer("top_k"), 0, 0)
     if op == INJECTED:  # nobody knows what it does between reading and writing
         return Work(0.0, 0, 0, _F32 * tokens * (p.integer("k") + p.integer("n")), 0, 0)
     if op == "delta_rule":

@@ -13,7 +13,7 @@ from .block_parameters import BlockParameter
 from .cache import Cache, Stored, empty_rows, first_seen, slots
 from .check import Verdict, check
 from .example import Example, example, example_cache, example_weights
-from .expert_subset import expert_subset, pairs_here
+from .expert_subset import expert_subset, experts_of, pairs_here
 from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared, Spans, StepState, Support, WeightData
 from .link import TorchLink, cuda_links
 from .marlin import RoundingError, rounding_errors
@@ -47,11 +47,11 @@ __all__ = [
     "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "RoundingError", "Spans",
     "StepState", "Stored", "Support", "TokenDraw", "TorchCache", "TorchDevice", "TorchLink", "Verdict", "WeightData",
     "accuracy_of", "best", "block_errors", "candidates", "check", "comparable", "cuda_links", "dequantize", "draws_on",
-    "empty_rows", "example", "example_cache", "example_weights", "expert_subset", "first_seen", "implementation",
-    "implementations", "interpreted", "kernel_of", "kernel_version", "ladder_implementations", "native_probes",
-    "on_tensors", "op_spec", "packing", "pairs_here", "peer_implementation", "planned_on_gpu", "random_floats",
-    "random_weight", "rope_frequencies", "rounding_errors", "runnable_on", "slots", "stored_tensor", "support",
-    "support_table", "torch_device",
+    "empty_rows", "example", "example_cache", "example_weights", "expert_subset", "experts_of", "first_seen",
+    "implementation", "implementations", "interpreted", "kernel_of", "kernel_version", "ladder_implementations",
+    "native_probes", "on_tensors", "op_spec", "packing", "pairs_here", "peer_implementation", "planned_on_gpu",
+    "random_floats", "random_weight", "rope_frequencies", "rounding_errors", "runnable_on", "slots", "stored_tensor",
+    "support", "support_table", "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

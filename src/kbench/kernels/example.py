@@ -132,6 +132,9 @@ def example(
     elif op == "moe_router":
         usual = {"scoring": "softmax", "n_group": 1, "topk_group": 1, "norm_topk_prob": 0, "routed_scaling": 1.0}
         widths, outputs = [p.integer("k")], [("ids", p.integer("top_k")), ("weights", p.integer("top_k"))]
+    elif op == "expert_map":
+        usual = {"experts": tuple(range(p.integer("here")))[::-1]}
+        widths, outputs = [], [("ids", p.integer("top_k")), ("weights", p.integer("top_k"))]
     elif op == "moe_experts":
         widths, outputs = [p.integer("k")], [("y", p.integer("k"))]
     elif op == "top_logits":
@@ -143,7 +146,7 @@ def example(
     inputs: list[AnyArray] = [random_floats((tokens, width), rng) for width in widths]
     if op == "embedding":
         inputs = [state.tokens]
-    elif op == "moe_experts":
+    elif op in ("expert_map", "moe_experts"):
         inputs.append(_routed(tokens, p.integer("experts"), p.integer("top_k"), rng))
         inputs.append(rng.uniform(0.05, 1.0, (tokens, p.integer("top_k"))).astype(np.float32))
     elif p.has("kv"):

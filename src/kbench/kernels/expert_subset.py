@@ -1,18 +1,20 @@
 """Some of a layer's experts on one device, the others on another: each adds up its own, and their sum is the layer's.
 
-What holds a part says so in its weights (``WeightData.experts``). ``triton`` leaves out what is not there by itself;
-for everything else ``pairs_here`` turns a router's choice into one among the experts that are.
+What holds a part says so in its weights (``WeightData.experts``) and in its calls (attribute ``experts``). On a GPU a
+call is masked: it is given the router's choice and leaves out what is not there, ``triton`` by a table on the device,
+``torch`` and ``reference`` by ``expert_places``. Native kernels cannot; ``pairs_here``, which operation ``expert_map``
+is, turns a router's choice into one among the experts that are there.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import UserError
+from kbench.core import OpCall, UserError
 
 from .implementation import FloatArray, WeightData
 
@@ -36,17 +38,35 @@ def expert_subset(weight: WeightData, experts: Sequence[int]) -> WeightData:
     return dataclasses.replace(weight, shape=shape, raw=raw, parts=parts, experts=tuple(experts))
 
 
+def experts_of(call: OpCall) -> tuple[int, ...]:
+    """The experts that the weights of ``call`` are cut down to; empty: all that are stored."""
+    part = call.attrs.get("experts", ()) if call.op == "moe_experts" else ()
+    assert isinstance(part, tuple)
+    return tuple(int(expert) for expert in part)
+
+
+def expert_places(call: OpCall) -> Mapping[int, int] | None:
+    """Of a masked call, the place among its weights of every expert that is there; None: ids are places."""
+    if not call.attrs.get("masked"):
+        return None
+    return {expert: place for place, expert in enumerate(experts_of(call))}
+
+
+def place_table(experts: Sequence[int], n_experts: int) -> npt.NDArray[np.int32]:
+    """``[n_experts]``: the place of each among ``experts``, -1 where it is not."""
+    places = np.full(n_experts, -1, dtype=np.int32)
+    places[list(experts)] = np.arange(len(experts), dtype=np.int32)
+    return places
+
+
 def pairs_here(
-    experts: Sequence[int], ids: npt.NDArray[np.int32], scores: FloatArray
+    experts: Sequence[int], ids: npt.NDArray[np.integer], scores: npt.NDArray[np.floating]
 ) -> tuple[npt.NDArray[np.int32], FloatArray]:
     """``ids`` and ``scores [tokens, top_k]`` for an implementation that was given ``expert_subset`` of all weights, and
     knows of no others: ids are places among ``experts``; what goes elsewhere counts nothing here, and goes where its
-    token goes anyway, so that no weights are read for it: a token may then go to an expert twice, which ``reference``
-    alone does not add up."""
-    experts = list(experts)
-    places = np.full(max(int(ids.max(initial=0)), *experts) + 1, -1, dtype=np.int32)
-    places[experts] = np.arange(len(experts), dtype=np.int32)
-    here = places[ids]
+    token goes anyway, so that no weights are read for it: a token may then go to an expert twice."""
+    n_experts = 1 + max(int(ids.max(initial=0)), *experts)
+    here = place_table(experts, n_experts)[ids]
     present = here >= 0
-    first = np.take_along_axis(here, present.argmax(axis=1)[:, None], axis=1)
-    return np.where(present, here, np.maximum(first, 0)), np.where(present, scores, np.float32(0))
+    anyway = np.maximum(here.max(axis=1, keepdims=True), 0)
+    return np.where(present, here, anyway), np.where(present, scores, scores.dtype.type(0))

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from kbench.core import Block, OpCall, Problem, quant
 
 from .cache import cached, decode, first_seen
+from .expert_subset import expert_places
 from .implementation import StepState
 from .reference import (
     FUNCTIONS,
@@ -170,11 +171,14 @@ def _moe_experts(
     tokens, ids, scores = x
     alpha, limit = clamp_of(call) or (1.0, math.inf)
     shift = 0 if math.isinf(limit) else 1
-    total = np.zeros_like(y[0])
-    for expert in np.unique(ids):
+    total, places = np.zeros_like(y[0]), expert_places(call)
+    for expert in np.unique(ids).tolist():
+        place = expert if places is None else places.get(expert)
+        if place is None:
+            continue
         token, slot = np.nonzero(ids == expert)
-        gate, up, down = (t.matrix(int(expert)) for t in w[:3])
-        biases = [t.rows([int(expert)]) for t in w[3:]] or [np.zeros(1)] * 3
+        gate, up, down = (t.matrix(place) for t in w[:3])
+        biases = [t.rows([place]) for t in w[3:]] or [np.zeros(1)] * 3
         rows = tokens[token]
         g, u = np.minimum(rows @ gate.T + biases[0], limit), np.clip(rows @ up.T + biases[1], -limit, limit) + shift
         sigmoid = 1 / (1 + np.exp(-alpha * g))
@@ -186,7 +190,7 @@ def _moe_experts(
         error = np.hypot(1.1 * gate_error * u, g * sigmoid * up_error)
         error += FUNCTION_ULPS * _U * np.abs(hidden)
         bound = product_bound(down, hidden, a, error) + _U * np.abs(biases[2])
-        total[token] += np.abs(scores[token, slot])[:, None] * bound
+        np.add.at(total, token, np.abs(scores[token, slot])[:, None] * bound)
     return np.asarray(total) + call.problem.integer("top_k") * _U * np.abs(y[0])
 
 
@@ -359,7 +363,7 @@ BOUNDS: dict[str, Bound] = {
     "embedding": _embedding, "rms_norm": _rms_norm, "linear": _linear, "head_linear": _head_linear, "rope": _rope,
     "attention": _attention, "mla_attention": _attention, "mla_decompressed": _mla_decompressed,
     "silu_mul": _silu_mul, "add": _add, "gated_add": _gated_add, "moe_experts": _moe_experts,
-    "take_last": _exact, "top_logits": _exact,
+    "take_last": _exact, "top_logits": _exact, "expert_map": _exact,
     "transfer": _exact,
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from kbench.core import OpCall
 
 from ..cache import Cache, append, cached, decode, first_seen
+from ..expert_subset import expert_places, pairs_here
 from ..implementation import StepState
 from ..rope import rope_frequencies
 from .experts import clamp_of, gated, sigmoid, silu
@@ -243,21 +244,31 @@ def moe_router(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array],
     return list(route(router_logits(call, weights, inputs[0]), call.problem.integer("top_k"), call.attrs, bias))
 
 
+def expert_map(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
+    """Attribute ``experts``: those that are here, in the order of their places."""
+    ids, scores = inputs
+    return list(pairs_here(call.attrs["experts"], ids, scores))  # type: ignore[arg-type]
+
+
 def moe_experts(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
     """Weights are three stacks of matrices, and perhaps as many of biases."""
     x, ids, scores = inputs
-    clamp = clamp_of(call)
+    clamp, places = clamp_of(call), expert_places(call)
 
-    def project(part: int, rows: Array, expert: int) -> Array:
-        product = rows @ weights[part].matrix(expert).T
-        return np.asarray(product if len(weights) == 3 else product + weights[3 + part].rows([expert]))
+    def project(part: int, rows: Array, place: int) -> Array:
+        product = rows @ weights[part].matrix(place).T
+        return np.asarray(product if len(weights) == 3 else product + weights[3 + part].rows([place]))
 
     y = np.zeros_like(x)
-    for expert in np.unique(ids):
+    for expert in np.unique(ids).tolist():
+        place = expert if places is None else places.get(expert)
+        if place is None:
+            continue
         token, slot = np.nonzero(ids == expert)
         rows = x[token]
-        hidden = gated(project(0, rows, int(expert)), project(1, rows, int(expert)), clamp)
-        y[token] += scores[token, slot][:, None].astype(x.dtype) * project(2, hidden, int(expert))
+        hidden = gated(project(0, rows, place), project(1, rows, place), clamp)
+        # Of what ``expert_map`` made, a token may go to an expert twice.
+        np.add.at(y, token, scores[token, slot][:, None].astype(x.dtype) * project(2, hidden, place))
     return [y]
 
 
@@ -265,6 +276,6 @@ FUNCTIONS: dict[str, Function] = {
     "embedding": embedding, "rms_norm": rms_norm, "linear": linear, "head_linear": head_linear, "rope": rope,
     "attention": attention, "mla_attention": mla_attention, "mla_decompressed": mla_decompressed,
     "silu_mul": silu_mul, "add": add, "gated_add": gated_add,
-    "moe_router": moe_router, "moe_experts": moe_experts, "take_last": take_last, "top_logits": top_logits,
-    "transfer": transfer,
+    "moe_router": moe_router, "expert_map": expert_map, "moe_experts": moe_experts, "take_last": take_last,
+    "top_logits": top_logits, "transfer": transfer,
 }  # fmt: skip

@@ -16,6 +16,7 @@ from kbench.core import Block, OpCall, Problem
 
 from ..block_parameters import BlockParameter
 from ..cache import append, cached, decode, first_seen, refusal
+from ..expert_subset import expert_places, place_table
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import Tensor, cache_of, clamp_of, dequantize, expansion, route, router_biases
 from ..rope import rope_frequencies
@@ -79,6 +80,8 @@ class TorchImplementation:
     def __init__(self, dtype: str | None = None) -> None:
         self.name = "torch"
         self.place = "cpu"  # torch's name of the device that weights are prepared on
+        # Of parts of a layer's experts: made before a graph is captured, which takes nothing from host memory.
+        self._places: dict[Any, torch.Tensor] = {}
         self.dtype = dtype or ("bf16" if fast_bf16() else "f32")
         self.summary = f"plain torch: F.linear on weights dequantised to {self.dtype}, scaled_dot_product_attention"
 
@@ -313,23 +316,38 @@ class TorchImplementation:
             route(logits, call.problem.integer("top_k"), call.attrs, None if bias is None else bias.reshape(-1).numpy())
         )
 
+    def _expert_map(
+        self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState
+    ) -> list[Any]:
+        import torch
+
+        key = (call.attrs["experts"], call.problem.integer("experts"))
+        if key not in self._places:
+            self._places[key] = torch.from_numpy(place_table(*key)).to(self.place)  # type: ignore[arg-type]
+        here = self._places[key].take(x[0].long())
+        anyway = here.amax(dim=1, keepdim=True).clamp(min=0)
+        return [torch.where(here < 0, anyway, here), torch.where(here < 0, 0.0, x[1])]
+
     def _moe_experts(
         self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState
     ) -> list[Any]:
         import torch
 
-        clamp = clamp_of(call)
+        clamp, places = clamp_of(call), expert_places(call)
         hidden, ids, scores = x[0].to(w[0].dtype), x[1], x[2]
 
-        def project(part: int, rows: torch.Tensor, expert: int) -> torch.Tensor:
-            bias = w[3 + part][expert].to(rows.dtype) if len(w) > 3 else None
-            return torch.nn.functional.linear(rows, w[part][expert], bias)
+        def project(part: int, rows: torch.Tensor, place: int) -> torch.Tensor:
+            bias = w[3 + part][place].to(rows.dtype) if len(w) > 3 else None
+            return torch.nn.functional.linear(rows, w[part][place], bias)
 
         y = torch.zeros_like(x[0])
         for expert in torch.unique(ids).tolist():
+            place = expert if places is None else places.get(expert)
+            if place is None:
+                continue
             token, slot = (ids == expert).nonzero(as_tuple=True)
             rows = hidden[token]
-            out = project(2, _gated(project(0, rows, expert), project(1, rows, expert), clamp), expert)
+            out = project(2, _gated(project(0, rows, place), project(1, rows, place), clamp), place)
             y.index_add_(0, token, out.float() * scores[token, slot][:, None])
         return [y]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from kbench.core import quant
 
+from ..expert_subset import place_table
 from ..implementation import WeightData
 from ..reference import dequantize
 from .plane_matrix import PlaneMatrix, plane_matrix, table_words
@@ -103,10 +104,7 @@ def expert_slots(experts: int, resident: Sequence[int], place: str) -> torch.Ten
     empty."""
     import torch
 
-    slots = np.full(experts, -1, dtype=np.int32)
-    here = list(resident or range(experts))
-    slots[here] = np.arange(len(here), dtype=np.int32)
-    return torch.from_numpy(slots).to(place)
+    return torch.from_numpy(place_table(resident or range(experts), experts)).to(place)
 
 
 def expert_stack(weight: WeightData, place: str) -> ExpertStack:
