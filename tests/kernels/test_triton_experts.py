@@ -30,7 +30,7 @@ def found() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("part", "least"), [("experts", 25), ("split", 3), ("orders", 5), ("routers", 10), ("device", 5), ("model", 2)]
+    ("part", "least"), [("experts", 25), ("split", 3), ("orders", 5), ("routers", 10), ("device", 5), ("model", 4)]
 )
 def test_interpreted(part: str, least: int, found: dict[str, list[dict[str, Any]]]) -> None:
     assert len(found[part]) >= least

@@ -69,6 +69,34 @@ Block = Mapping[str, "int | str"]
 
 
 @dataclass(frozen=True, slots=True)
+class GpuExperts:
+    """Some of a layer's routed experts: they lie on ``device`` and run there by ``op``, in both phases, while the
+    others are where their module is placed.
+
+    Attributes:
+        experts: their numbers, rising.
+    """
+
+    experts: tuple[int, ...]
+    device: Device
+    op: str = AUTO
+
+    def why_not(self, n_experts: int) -> str:
+        """Why they are no part of a layer that has ``n_experts``; empty: they are."""
+        if not self.experts:
+            return "no experts"
+        wrong = next((expert for expert in self.experts if not 0 <= expert < n_experts), None)
+        if wrong is not None:
+            return f"expert {wrong} of {n_experts}, which count from 0"
+        return f"all {n_experts} experts" if len(self.experts) == n_experts else ""
+
+    def others(self, n_experts: int) -> tuple[int, ...]:
+        """The layer's experts that are not among these, rising."""
+        mine = set(self.experts)
+        return tuple(expert for expert in range(n_experts) if expert not in mine)
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """A module's device and implementation per phase, its thread count and kernel parameters.
 
@@ -77,6 +105,7 @@ class Placement:
     not say otherwise. ``kwargs`` are what somebody's own operator is made with besides: plain data.
     ``absorb_for_prefill``, of latent attention: whether prefill, too, keeps the latent compressed (None: whichever is
     faster).
+    ``gpu_experts``, of routed experts: those of the layer that lie on a device of their own.
     """
 
     generate_device: Device = CPU
@@ -90,6 +119,7 @@ class Placement:
     generate_threads: int | None = None
     prefill_threads: int | None = None
     absorb_for_prefill: bool | None = None
+    gpu_experts: GpuExperts | None = None
 
     def device(self, phase: Phase) -> Device:
         return self.prefill_device if phase is Phase.PREFILL else self.generate_device

@@ -58,4 +58,6 @@ def planned_uncaptured(descriptor: ModelDescriptor, assignment: Assignment) -> l
 
 @functools.lru_cache(maxsize=512)
 def _planned(problem: Problem, device: Device) -> str:
-    return AUTO if device.kind == "cpu" else planned_on_gpu(problem)
+    if device.kind == "cpu":
+        return "torch" if problem.op == "expert_map" else AUTO  # which is native, wherever there is a kernel
+    return planned_on_gpu(problem)

@@ -13,6 +13,9 @@ from .devices import DeviceMap
 # they are interpreted there.
 _GPU_ONLY = ("marlin", "triton")
 
+# What leaves out the experts that a GPU has not, and runs on the CPU too: native kernels cannot.
+_MASKING = "torch"
+
 
 class Choice:
     """Chooses for the devices of ``devices``.
@@ -58,9 +61,11 @@ class Choice:
         if call.implementation in _GPU_ONLY and call.device.kind != "cpu":
             if physical.kind != "cpu" or interpreted():
                 return self._on_gpu(call, where)
-            stand_in = best(call.problem, physical)
+            stand_in = _MASKING if call.attrs.get("masked") else best(call.problem, physical)
             self.stand_ins[call.implementation] = stand_in
             return dataclasses.replace(call, implementation=stand_in)
+        if call.attrs.get("masked") and call.implementation.startswith("cpu."):  # the best that an alias has
+            return dataclasses.replace(call, implementation=_MASKING)
         asked = implementation(call.implementation)
         runnable = runnable_on(asked, physical)
         if not runnable.ok:

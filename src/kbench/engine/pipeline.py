@@ -41,7 +41,9 @@ Build = Callable[[Phase, int, str, str], Any]
 
 def digest(calls: Sequence[OpCall]) -> int:
     """A number that is the same in processes that lowered the same calls, whatever runs them."""
-    text = repr([(call.op, call.problem.key, str(call.device), call.inputs, call.weights) for call in calls])
+    text = repr(
+        [(c.op, c.problem.key, str(c.device), c.inputs, c.weights, c.attrs.get("experts", ())) for c in calls]
+    )  # fmt: skip
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import mmap
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,8 @@ from kbench.kernels import (
     RoundingError,
     TorchDevice,
     WeightData,
+    expert_subset,
+    experts_of,
     implementation,
     on_tensors,
     packing,
@@ -28,7 +31,7 @@ from .devices import DeviceMap
 # (bytes of the file that are packed, bytes to pack)
 Progress = Callable[[int, int], None]
 
-_Key = tuple[str, str, tuple[str, ...], str]
+_Key = tuple[str, str, tuple[str, ...], str, tuple[int, ...]]
 
 # Native layouts pad rows to full panels, and widen some types' scales to whole lines: bytes packed per bytes stored,
 # at most (a row of one block).
@@ -49,7 +52,7 @@ def _key(call: OpCall) -> _Key:
     form = "" if native and form == "embedding" else form
     # Every device has its own, whatever it is an alias of; all that is the CPU's is the same.
     home = "" if call.device.kind == "cpu" else str(call.device)
-    return (packing(call.implementation, call.block), form, call.weights, home)
+    return (packing(call.implementation, call.block), form, call.weights, home, experts_of(call))
 
 
 class WeightStore:
@@ -93,28 +96,37 @@ class WeightStore:
         calls = list(calls)
         own = dict.fromkeys(name for call in calls if call.op == INJECTED for name in call.weights)
         return sum(self.gguf.tensors[name].info.n_bytes for name in own) + sum(
-            _packed_bytes(call, self.gguf.tensors[name].info, self._packer(call))
+            _packed_bytes(call, info, self._packer(call))
             for call in self.missing(calls, besides)
-            for name in call.weights
+            for info in self._infos(call)
         )
 
     def prepare(self, calls: Iterable[OpCall], progress: Progress | None = None) -> int:
         """Packs what is missing; returns the bytes of the file that were read for it."""
         todo = self.missing(calls)
-        total = sum(self.gguf.tensors[name].info.n_bytes for call in todo for name in call.weights)
+        total = sum(info.n_bytes for call in todo for info in self._infos(call))
         done = 0
         for call in todo:
-            tensors = [self.gguf.tensors[name] for name in call.weights]
+            tensors, experts = [self.gguf.tensors[name] for name in call.weights], experts_of(call)
             weights = [WeightData(t.info.name, t.info.quant, t.info.shape, t.raw, t.parts) for t in tensors]
+            if experts:
+                weights = [expert_subset(weight, experts) for weight in weights]
             item = self._packer(call)
             self._prepared[_key(call)] = item.prepare(call.problem, weights, call.block)
             for tensor in tensors:
                 for piece in tensor.pieces:
                     _drop_pages(piece)
-            done += sum(tensor.info.n_bytes for tensor in tensors)
+            done += sum(info.n_bytes for info in self._infos(call))
             if progress is not None and tensors:
                 progress(done, total)
         return total
+
+    def _infos(self, call: OpCall) -> list[TensorInfo]:
+        """What ``call`` reads of the file: of a stack of experts perhaps some."""
+        infos, n_experts = self.infos(call.weights), len(experts_of(call))
+        if not n_experts:
+            return infos
+        return [dataclasses.replace(info, shape=(*info.shape[:-1], n_experts)) for info in infos]
 
     def _packer(self, call: OpCall) -> Implementation:
         """What packs for ``call``: torch by the device that it computes on."""

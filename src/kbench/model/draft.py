@@ -43,6 +43,9 @@ class Draft:
         """Those of ``names`` that are tensors of the model."""
         return tuple(name for name in names if self.has(name))
 
+    def placement(self, module: str) -> Placement:
+        return self.assignment.get(module, _DEFAULT)
+
     def emit(
         self,
         problem: Problem,
@@ -51,9 +54,11 @@ class Draft:
         outputs: tuple[Value, ...],
         weights: tuple[str, ...] = (),
         attrs: Mapping[str, Attribute] | None = None,
+        placement: Placement | None = None,
     ) -> str:
-        """Adds a call; returns the name of its first output."""
-        placement = self.assignment.get(module, _DEFAULT)
+        """Adds a call, where ``placement`` says: the module's, if that is None; returns the name of its first
+        output."""
+        placement = placement or self.placement(module)
         device, implementation = placement.device(self.phase), placement.implementation(self.phase)
         if implementation == AUTO:
             # A model has some ten different problems and a thousand calls.

@@ -6,11 +6,12 @@ from kbench.core import Problem, Value
 
 from .architectures import architecture, class_family
 from .draft import Draft
+from .lower_experts import Routed, lower_experts
 
 
 def lower_moe(draft: Draft, index: int, x: str) -> str:
-    """Router, routed experts (one fused call) and, beside them, the shared experts; then their sum, of which the shared
-    experts' part may be weighed by a sigmoid."""
+    """Router, routed experts (``lower_experts``) and, beside them, the shared experts; then their sum, of which the
+    shared experts' part may be weighed by a sigmoid."""
     m, family, block = draft.model, class_family(draft.model), f"blk.{index}"
     module, e = f"model.layers.{index}.{family.moe_name}", m.moe
     assert e is not None
@@ -47,17 +48,27 @@ def lower_moe(draft: Draft, index: int, x: str) -> str:
         quant_down=parts[2].quant,
         tokens=draft.tokens,
     )
-    routed = draft.emit(
-        problem,
-        f"{module}.experts",
-        (x, ids.name, weights.name),
-        (Value(f"{module}.experts", m.d),),
-        (*(part.name for part in parts), *draft.present(*(part.name.replace(".weight", ".bias") for part in parts))),
-        {} if clamp is None else {"activation": "clamped_swiglu", "alpha": clamp[0], "limit": clamp[1]},
+    made = lower_experts(
+        draft,
+        Routed(
+            problem,
+            f"{module}.experts",
+            router,
+            x,
+            ids,
+            weights,
+            (
+                *(part.name for part in parts),
+                *draft.present(*(part.name.replace(".weight", ".bias") for part in parts)),
+            ),
+            {} if clamp is None else {"activation": "clamped_swiglu", "alpha": clamp[0], "limit": clamp[1]},
+        ),
     )
+    # In a GPU's order the shared experts come first: behind the sum they would wait for the CPU.
+    shared = draft.mlp(f"{module}.{family.shared_name}", x, f"{block}.ffn_{{}}_shexp") if e.shared else ""
+    routed = made[0] if len(made) == 1 else draft.add(module, made[0], made[1], f"{module}.experts")
     if not e.shared:
         return routed
-    shared = draft.mlp(f"{module}.{family.shared_name}", x, f"{block}.ffn_{{}}_shexp")
     if not e.shared_gate:
         return draft.add(module, routed, shared, module)
     return draft.emit(

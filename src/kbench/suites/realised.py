@@ -51,6 +51,9 @@ def _elsewhere(session: Session) -> Iterator[tuple[Phase, OpCall, str, Device]]:
             if call.weights and call.op not in ("transfer", INJECTED, "rms_norm"):
                 placement: Any = session.report.assignment.get(call.module, Placement())
                 asked, device = placement.implementation(phase), placement.device(phase)
+                part = placement.gpu_experts
+                if part is not None and call.attrs.get("experts") == part.experts:
+                    asked, device = part.op, part.device
                 if call.device != device or asked not in (AUTO, call.implementation):
                     yield phase, call, asked, device
 
