@@ -10,10 +10,11 @@ import pytest
 from tiny_models import make_tiny
 
 from kbench.core import CPU, Device, GpuExperts, Phase, Placement, UserError
-from kbench.engine import GREEDY, VALUES, Session, generate, load_model, loader
+from kbench.engine import GREEDY, VALUES, WEIGHTS, Session, generate, load_model, loader
 from kbench.engine.plan_check import beside, plan_errors
 from kbench.engine.planned import PlannedExecutable
 from kbench.model import build_tree, describe_gguf, open_gguf, planned_crossings, synthesize
+from kbench.rules import load_rules
 from kbench.suites.realised import fallbacks
 
 GPU = Device("cuda", 0)
@@ -131,6 +132,34 @@ def test_what_crosses_is_what_was_foretold(deepseek: Path) -> None:
         assert told == planned_crossings(session.descriptor, whole, phase, tokens)
         moved = (session.traffic.calls(VALUES), session.traffic.n_bytes(VALUES))
         assert moved == (sum(one.n_transfers for one in told), sum(one.n_bytes for one in told))
+
+
+def test_the_others_are_brought_for_a_long_prompt(deepseek: Path, tmp_path: Path) -> None:
+    """Layer-wise prefill brings the CPU's experts of one layer at a time to where the GPU's lie already."""
+
+    def rules(threshold: int) -> Any:
+        file = tmp_path / f"{threshold}.yaml"
+        file.write_text(
+            "kbench: 1\nrules:\n"
+            "- match: {name: '^model$'}\n"
+            f"  replace: {{class: Model, kwargs: {{per_layer_prefill_intput_threshold: {threshold}}}}}\n"
+            "- match: {name: '\\.experts$'}\n"
+            "  replace:\n    class: Experts\n"
+            "    kwargs: {generate_device: cpu, generate_op: torch, prefill_device: 'cuda:0', prefill_op: torch,\n"
+            "             gpu_experts: [0-2, 7], gpu_experts_op: torch}\n"
+            "- match: {name: '^(model|lm_head)'}\n"
+            "  replace: {kwargs: {generate_device: 'cuda:0', generate_op: torch}}\n"
+        )
+        return load_rules(file)
+
+    session, twice = (load(deepseek, rules(threshold)) for threshold in (8, 0))
+    plain = one_device(deepseek, "torch")
+    resident = session.weights.n_bytes
+    assert resident == plain.weights.n_bytes
+    assert apart(session.prefill(PROMPT), plain.prefill(PROMPT)) < 1e-4
+    assert session.traffic.n_bytes(WEIGHTS) == twice.weights.n_bytes - resident > 0
+    assert session.weights.n_bytes == resident
+    assert apart(session.decode(4), plain.decode(4)) < 1e-4
 
 
 def test_experts_that_a_model_has_not(deepseek: Path) -> None:

@@ -119,12 +119,12 @@ def _memory(
     from kbench.engine import DEFAULT_CHUNK, DEFAULT_CONTEXT, planned_needs
     from kbench.rules import assign, memory_by_device
 
+    context = context or min(DEFAULT_CONTEXT, descriptor.context_length or DEFAULT_CONTEXT)
     try:
         placements = assign(rules, tree)
+        besides = planned_needs(descriptor, placements, context, kv, DEFAULT_CHUNK, rules.prefill_threshold)
     except UserError:  # check tells
         return {}
-    context = context or min(DEFAULT_CONTEXT, descriptor.context_length or DEFAULT_CONTEXT)
-    besides = planned_needs(descriptor, placements, context, kv, DEFAULT_CHUNK, rules.prefill_threshold)
     return memory_by_device(rules, tree, besides)
 
 
@@ -240,6 +240,17 @@ def _print_path(by_phase: dict[Phase, list[tuple[str, Device]]]) -> None:
         print(f"hidden state, {phase}: layers {text}")
 
 
+def _gpu_experts(row: Row) -> str:
+    """Which experts of a layer lie elsewhere, and where."""
+    from kbench.rules import experts_text
+
+    part = row.placement.gpu_experts
+    if part is None:
+        return ""
+    size = format_bytes(row.gpu_experts_bytes)
+    return f"{experts_text(part.experts)} on {part.device} {part.op}, {size} of the weights"
+
+
 def _rule(row: Row) -> str:
     """Which line of the file placed a row."""
     told = [] if row.line is None else [f"line {row.line}"]
@@ -265,6 +276,7 @@ def _print_rows(rows: list[Row]) -> None:
                 "operator": row.operator.rpartition(".")[2],
                 "decode": f"{p.generate_device} {p.generate_op}",
                 "prefill": f"{p.prefill_device} {p.prefill_op}",
+                "gpu experts": _gpu_experts(row),
                 "out": "" if p.out_device is None else str(p.out_device),
                 "threads": _threads(p),
                 "weights": format_bytes(row.n_bytes) if row.n_bytes else "",

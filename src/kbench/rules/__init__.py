@@ -7,6 +7,7 @@ from .explain import Row, explain, fold_rows, hidden_state, memory_by_device, we
 from .export import TOOLS, export
 from .exported import Export, Serving
 from .finding import Finding, Severity
+from .gpu_experts import experts_text
 from .match import assign, load_rules, match_modules
 from .operators import ENTRY_POINT_GROUP, is_trusted
 from .schema import Rule, RuleSet, parse_rules, read_rules
@@ -16,6 +17,6 @@ check_rules = check
 __all__ = [
     "ENTRY_POINT_GROUP", "TOOLS", "Export", "Finding", "Row", "Rule", "RuleSet", "Serving", "Severity",
     "Uncaptured", "assign",
-    "check", "check_rules", "emit", "explain", "export", "fold_rows", "hidden_state", "is_trusted", "load_rules",
-    "match_modules", "memory_by_device", "parse_rules", "read_rules", "weights_by_device", "write_rules",
+    "check", "check_rules", "emit", "experts_text", "explain", "export", "fold_rows", "hidden_state", "is_trusted",
+    "load_rules", "match_modules", "memory_by_device", "parse_rules", "read_rules", "weights_by_device", "write_rules",
 ]  # fmt: skip

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kbench.core import Device, Phase, format_bytes
+from kbench.core import Device, format_bytes
 
 from .finding import ERROR, Finding
 from .flow import PlacedModule
+from .gpu_experts import shares
 from .schema import RuleSet
 from .transfer_map import layer_of
 
@@ -25,9 +26,8 @@ def device_memory(rules: RuleSet, placed: Sequence[PlacedModule], besides: Memor
     """
     found: dict[Device, dict[str, int]] = {}
     swapped: dict[Device, dict[str, int]] = {}
-    for module, _, placement in placed:
-        n_bytes = sum(tensor.n_bytes for tensor in module.tensors)
-        decode, prefill = placement.device(Phase.DECODE), placement.device(Phase.PREFILL)
+    parts = ((module, *part) for module, _, placement in placed for part in shares(module, placement))
+    for module, decode, prefill, n_bytes in parts:
         if not n_bytes:
             continue
         found.setdefault(decode, {WEIGHTS: 0})[WEIGHTS] += n_bytes
@@ -79,7 +79,8 @@ def _by_rule(placed: Sequence[PlacedModule], device: Device) -> dict[int, int]:
     """Bytes of weights on ``device`` by the number of the rule that puts them there; 0: none does."""
     found: dict[int, int] = {}
     for module, rule, placement in placed:
-        if device in (placement.generate_device, placement.prefill_device) and module.tensors:
-            number = rule.number if rule else 0
-            found[number] = found.get(number, 0) + sum(tensor.n_bytes for tensor in module.tensors)
+        number = rule.number if rule else 0
+        for decode, prefill, n_bytes in shares(module, placement):
+            if n_bytes and device in (decode, prefill):
+                found[number] = found.get(number, 0) + n_bytes
     return found

@@ -60,6 +60,8 @@ def capture_findings(
 
 
 def _todo(one: Uncaptured) -> str:
+    if one.op == "expert_map":
+        return "generate_device of the router: a GPU, where a graph holds it"
     if one.device.kind == "cpu":
         return f"generate_op: {AUTO}, which takes native kernels"
     if one.op == "moe_experts":

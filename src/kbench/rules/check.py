@@ -23,6 +23,7 @@ from .capture import FindUncaptured, capture_findings
 from .classes import KNOWN_CLASSES, answers_to, is_known
 from .finding import ERROR, INFO, WARNING, Finding
 from .flow import flow_findings
+from .gpu_experts import part_findings
 from .kernel_parameters import CheckBlock, block_findings
 from .match import Matched, Placer, match_modules, matches
 from .operators import OPERATORS, REGISTRY
@@ -97,7 +98,9 @@ def check(
             for found in matched
         ]
         findings += _unused(rules, tree, placed)
+        modules = [(one.matched.module, one.matched.rule, one.placement) for one in placed]
         findings += _unfit(rules, placed)
+        findings += part_findings(rules, modules)
         findings += _without_kwargs(rules, placed)
         findings += _quants(rules, placed, can_take)
         findings += _own_operators(rules, placed, cannot_replace)
@@ -106,7 +109,6 @@ def check(
             rules, assignment, {one.matched.module.name: one.matched.rule for one in placed}, find_uncaptured
         )
         findings += _unmatched(rules, placed)
-        modules = [(one.matched.module, one.matched.rule, one.placement) for one in placed]
         findings += flow_findings(rules, modules, placer.transfer_map, default)
         findings += budget_findings(rules, modules, budgets or {}, besides or {})
         if rules.is_kt:
@@ -139,6 +141,7 @@ def _missing_devices(
         "generate_device": resolution.generate.device,
         "prefill_device": resolution.prefill.device,
         "out_device": resolution.out_device,
+        "gpu_experts_device": resolution.gpu_experts.device if resolution.gpu_experts else None,
     }
     for layer, device in resolution.transfer_map.items():
         named[f"transfer_map.{layer}"] = device
@@ -279,8 +282,10 @@ def _quants(rules: RuleSet, placed: list[Placed], can_take: CanTake | None) -> l
         module, rule = one.matched.module, one.matched.rule
         if rule is None or not module.classes or module.classes[0] not in _MULTIPLYING:
             continue
-        for phase in (Phase.DECODE, Phase.PREFILL):
-            implementation = one.placement.implementation(phase)
+        used = [one.placement.implementation(phase) for phase in (Phase.DECODE, Phase.PREFILL)]
+        if one.placement.gpu_experts is not None:
+            used.append(one.placement.gpu_experts.op)
+        for implementation in used:
             for tensor in module.tensors:
                 key = implementation, tensor.quant
                 if implementation != AUTO and key not in reasons:

@@ -28,6 +28,7 @@ from kbench.core import (
 )
 
 from .fold import either, number_regex, split_number
+from .gpu_experts import experts_text
 from .match import assign
 from .operators import REGISTRY, THREADS
 from .pattern import MAX_PATTERN
@@ -123,7 +124,7 @@ def _hashable(placement: Placement) -> tuple[object, ...]:
     threads = p.threads, p.generate_threads, p.prefill_threads
     kwargs = yaml.safe_dump(_data(p.kwargs, "kwargs")) if p.kwargs else ""
     phases = (p.generate_device, p.generate_op, p.prefill_device, p.prefill_op)
-    return (*phases, p.out_device, *threads, block, kwargs, p.absorb_for_prefill)
+    return (*phases, p.out_device, *threads, block, kwargs, p.absorb_for_prefill, p.gpu_experts)
 
 
 def name_patterns(group: Group, end: str = "$") -> Iterator[tuple[str, list[Module]]]:
@@ -151,6 +152,10 @@ def _rule(group: Group, pattern: str, modules: Sequence[Module], prefill_thresho
     kwargs += [(_scalar(key), _flow(value)) for key, value in p.kwargs.items()]
     if p.absorb_for_prefill is not None:
         kwargs.append(("absorb_for_prefill", str(p.absorb_for_prefill).lower()))
+    if p.gpu_experts is not None:
+        kwargs.append(("gpu_experts", experts_text(p.gpu_experts.experts)))
+        kwargs.append(("gpu_experts_device", _scalar(str(p.gpu_experts.device))))
+        kwargs.append(("gpu_experts_op", _scalar(p.gpu_experts.op)))
     if group.operator == "Model" and prefill_threshold:
         kwargs.append((THRESHOLDS[0], str(prefill_threshold)))
     tensors = [tensor for module in modules for tensor in module.tensors]

@@ -10,6 +10,7 @@ from kbench.core import Device, Module, Phase, Placement
 
 from .budget import Memory, device_memory
 from .fold import ranges, split_number
+from .gpu_experts import part_bytes
 from .match import assign, place
 from .schema import DEFAULT, RuleSet
 from .transfer_map import layer_of
@@ -21,7 +22,7 @@ class Row:
 
     ``rule`` and ``line`` are None where no rule matched. ``above`` names the match with ``recursive: false`` that the
     module lies below; ``map_line`` is the line of the ``transfer_map`` where that chose the device. ``n_bytes`` counts
-    the modules' own tensors.
+    the modules' own tensors, ``gpu_experts_bytes`` what of them lies on the device of ``gpu_experts``.
     """
 
     module: str
@@ -34,10 +35,15 @@ class Row:
     n_bytes: int
     n_modules: int = 1
     map_line: int | None = None
+    gpu_experts_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        p = self.placement
+        p, part = self.placement, self.placement.gpu_experts
+        elsewhere: dict[str, Any] | None = None
+        if part is not None:
+            elsewhere = {"experts": list(part.experts), "device": str(part.device), "implementation": part.op}
+            elsewhere["bytes"] = self.gpu_experts_bytes
         return {
             "module": self.module,
             "n_modules": self.n_modules,
@@ -54,6 +60,7 @@ class Row:
             "prefill_threads": p.thread_count(Phase.PREFILL),
             "block": dict(p.block),
             "absorb_for_prefill": p.absorb_for_prefill,
+            "gpu_experts": elsewhere,
             "bytes": self.n_bytes,
         }
 
@@ -73,11 +80,12 @@ def explain(rules: RuleSet, tree: Module, default: Placement | None = None) -> l
             found.rule.line if found.rule else None,
             found.above,
             found.rule.replace_class if found.rule else DEFAULT,
-            placer.placement(found),
+            placement,
             sum(tensor.n_bytes for tensor in found.module.tensors),
             map_line=placer.map_line(found),
+            gpu_experts_bytes=part_bytes(found.module, placement),
         )
-        for found in matched
+        for found, placement in ((found, placer.placement(found)) for found in matched)
     ]
 
 
@@ -112,9 +120,12 @@ def weights_by_device(rows: Sequence[Row]) -> dict[Phase, dict[Device, int]]:
     """Bytes of the rows' weights on each device, by phase."""
     totals: dict[Phase, dict[Device, int]] = {Phase.DECODE: {}, Phase.PREFILL: {}}
     for row in rows:
+        part = row.placement.gpu_experts
         for phase, by_device in totals.items() if row.n_bytes else ():
             device = row.placement.device(phase)
-            by_device[device] = by_device.get(device, 0) + row.n_bytes
+            by_device[device] = by_device.get(device, 0) + row.n_bytes - row.gpu_experts_bytes
+            if part is not None and row.gpu_experts_bytes:
+                by_device[part.device] = by_device.get(part.device, 0) + row.gpu_experts_bytes
     return totals
 
 
@@ -124,7 +135,8 @@ def fold_rows(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         head, number, tail = split_number(row.module)
         above = None if row.above is None else split_number(row.above)[2]
-        key = replace(row, module=f"{head}{tail}" if number is not None else row.module, n_bytes=0, above=above)
+        name = f"{head}{tail}" if number is not None else row.module
+        key = replace(row, module=name, n_bytes=0, gpu_experts_bytes=0, above=above)
         if number is None:
             groups.append((row, [row]))
             continue
@@ -142,9 +154,11 @@ def _folded(rows: list[Row]) -> Row:
         return rows[0]
     head, _, tail = split_number(rows[0].module)
     numbers = [number for row in rows if (number := split_number(row.module)[1]) is not None]
-    n_bytes = sum(row.n_bytes for row in rows)
+    n_bytes, part = sum(row.n_bytes for row in rows), sum(row.gpu_experts_bytes for row in rows)
     above = rows[0].above
     if above is not None and split_number(above)[1] is not None:
         above = f"{split_number(above)[0]}{ranges(numbers)}{split_number(above)[2]}"
     module = f"{head}{ranges(numbers)}{tail}"
-    return replace(rows[0], module=module, above=above, n_bytes=n_bytes, n_modules=len(rows))
+    return replace(
+        rows[0], module=module, above=above, n_bytes=n_bytes, gpu_experts_bytes=part, n_modules=len(rows)
+    )  # fmt: skip

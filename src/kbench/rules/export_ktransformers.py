@@ -12,6 +12,7 @@ from .exported import (
     Export,
     Serving,
     common_threads,
+    expert_notes,
     flags,
     kernel_notes,
     named,
@@ -67,7 +68,7 @@ def export_ktransformers(assignment: Assignment, tree: Module, serving: Serving)
     arguments = flags(pairs)
     grammar.check(arguments)
     notes = [*_notes(assignment, tree, serving), *thread_notes(assignment, tree, dict.fromkeys(Phase, threads), TOOL)]
-    notes += kernel_notes(assignment, tree, TOOL)
+    notes += [*kernel_notes(assignment, tree, TOOL), *expert_notes(assignment, tree, TOOL)]
     return Export(TOOL, f"{grammar.version}, {grammar.source}", tuple(notes), grammar.program, tuple(arguments), text)
 
 

@@ -16,6 +16,7 @@ from .exported import (
     Export,
     Serving,
     common_threads,
+    expert_notes,
     flags,
     kernel_notes,
     named,
@@ -143,6 +144,7 @@ def _export(
         *_phase_notes(tool, assignment, tree, placed),
         *thread_notes(assignment, tree, counts, tool),
         *kernel_notes(assignment, tree, tool),
+        *expert_notes(assignment, tree, tool),
     ]
     if placed.gpus:
         other = "another build names it otherwise (ROCm0, Vulkan0)"

@@ -8,6 +8,7 @@ folder of GGUF files.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Mapping
 
 from kbench.core import CPU, Assignment, Module, Phase, UserError, format_bytes
 
@@ -47,10 +48,11 @@ def export_sglang_kt(assignment: Assignment, tree: Module, serving: Serving) -> 
         raise UserError(
             "everything is on the CPU", where="rules", accepted=f"for {TOOL}, rules with a GPU: attention runs there"
         )
-    there = [layer for layer, (on_gpu, _) in experts.items() if on_gpu]
+    counts = [on_gpu for on_gpu, _ in experts.values()]
     n_experts = next(iter(experts.values()))[1]
     # Only the first layers, all of them: what front-loading does. Else as many of each layer.
-    front = bool(there) and there == list(experts)[: len(there)] and len(there) < len(experts)
+    n_whole = counts.count(n_experts)
+    front = 0 < n_whole < len(counts) and counts == [n_experts] * n_whole + [0] * (len(counts) - n_whole)
     threads = _threads(assignment, tree)
     arguments = flags(
         [
@@ -59,7 +61,7 @@ def export_sglang_kt(assignment: Assignment, tree: Module, serving: Serving) -> 
             ("--kt-method", "LLAMAFILE"),
             ("--kt-cpuinfer", threads),
             ("--kt-threadpool-count", 1),
-            *_how_many(len(there), len(experts), n_experts),
+            *_how_many(sum(counts), len(experts), n_experts),
             ("--kt-expert-placement-strategy", "front-loading" if front else "uniform"),
             ("--tensor-parallel-size", len(gpus)),
             ("--base-gpu-id", gpus[0].index),
@@ -73,20 +75,21 @@ def export_sglang_kt(assignment: Assignment, tree: Module, serving: Serving) -> 
     grammar.check(arguments)
     notes = [
         *_notes(assignment, tree, serving, len(gpus)),
-        *_expert_notes(there, list(experts), n_experts, front),
+        *_expert_notes(experts, n_experts, front),
         *thread_notes(assignment, tree, dict.fromkeys(Phase, threads), TOOL),
         *kernel_notes(assignment, tree, TOOL),
     ]
     return Export(TOOL, f"{grammar.version}, {grammar.source}", tuple(notes), grammar.program, tuple(arguments))
 
 
-def _experts(assignment: Assignment, tree: Module) -> dict[int, tuple[bool, int]]:
-    """Layer -> whether its routed experts are on a GPU, and how many they are."""
+def _experts(assignment: Assignment, tree: Module) -> dict[int, tuple[int, int]]:
+    """Layer -> how many of its routed experts are on a GPU, and how many they are."""
     found = {}
     for tensor, module, placement in tensor_places(assignment, tree):
-        layer = layer_of(module.name)
+        layer, part = layer_of(module.name), placement.gpu_experts
         if tensor.kind == _EXPERTS and layer is not None and len(tensor.shape) == 3:
-            found[layer] = placement.generate_device != CPU, tensor.shape[2]
+            n_there = tensor.shape[2] if placement.generate_device != CPU else len(part.experts) if part else 0
+            found[layer] = n_there, tensor.shape[2]
     return dict(sorted(found.items()))
 
 
@@ -130,19 +133,29 @@ def _threads(assignment: Assignment, tree: Module) -> int | None:
     return max(set(counts), key=counts.count, default=None)
 
 
-def _how_many(there: int, layers: int, n_experts: int) -> list[tuple[str, object]]:
+def _how_many(total: int, layers: int, n_experts: int) -> list[tuple[str, object]]:
     """How many experts are on the GPUs: of each layer where that comes out even, else as a share of all.
 
     It cuts the product of share and experts to a whole number: half an expert more does not change that.
     """
-    total = n_experts * there
     if total % layers == 0:
         return [("--kt-num-gpu-experts", total // layers)]
     return [("--kt-gpu-experts-ratio", f"{(total + 0.5) / (n_experts * layers):.9f}")]
 
 
-def _expert_notes(there: list[int], layers: list[int], n_experts: int, front: bool) -> list[str]:
-    if not there or front or len(there) == len(layers):
-        return []
-    share = f"{n_experts * len(there) / len(layers):.3g} of {n_experts}"
-    return [f"the rules have all experts of layers {ranges(there)} on a GPU; here each layer has about {share} there"]
+def _expert_notes(experts: Mapping[int, tuple[int, int]], n_experts: int, front: bool) -> list[str]:
+    by_count: dict[int, list[int]] = {}
+    for layer, (on_gpu, _) in experts.items():
+        by_count.setdefault(on_gpu, []).append(layer)
+    notes = []
+    if len(by_count) > 1 and not front:
+        told = "; ".join(
+            f"{'all' if count == n_experts else count} experts of layers {ranges(layers)}"
+            for count, layers in sorted(by_count.items(), reverse=True)
+            if count
+        )
+        share = f"{sum(count * len(of) for count, of in by_count.items()) / len(experts):.3g} of {n_experts}"
+        notes.append(f"the rules have {told} on a GPU; here each layer has about {share} there")
+    if not set(by_count) <= {0, n_experts}:
+        notes.append("which of a layer's experts are on the GPUs is its own choice, not what gpu_experts lists")
+    return notes

@@ -150,6 +150,14 @@ def kernel_notes(assignment: Assignment, tree: Module, tool: str) -> list[str]:
     return notes
 
 
+def expert_notes(assignment: Assignment, tree: Module, tool: str) -> list[str]:
+    """Layers whose experts the rules put apart, for a tool that moves them as one."""
+    apart = [module.name for module in tree.walk() if assignment.get(module.name, Placement()).gpu_experts is not None]
+    if not apart:
+        return []
+    return [f"gpu_experts of {named(apart)} cannot be said: {tool} moves a layer's experts as one, with the others"]
+
+
 def named(names: Sequence[str]) -> str:
     """Modules as one reads them: layers folded, at most three kinds."""
     layers: dict[tuple[str, str], list[int]] = {}

@@ -59,6 +59,9 @@ _INERT: dict[str, dict[str, str]] = {
     "MoEGate": {"use_quant": "bool"},
 }
 
+# What kbench's own ``Experts`` take: KTransformers' would fail on them.
+_EXPERTS = {"gpu_experts": "experts", "gpu_experts_device": "gpu", "gpu_experts_op": "op"}
+
 # What kbench's attention does, and of KTransformers' the one class that has it: elsewhere the kwarg is inert.
 _ATTENTION = {"absorb_for_prefill": "bool"}
 _ABSORBING = ("", "KDeepseekV2Attention")
@@ -142,6 +145,7 @@ def _operator(name: str, alias: str = "") -> Operator:
         inert = {key: kind for key, kind in inert.items() if key not in _ATTENTION}
     accepts = {**COMMON, **(_MODEL if name == "Model" else {})}
     accepts |= {**(_ATTENTION if name == "Attention" else {}), **inert}
+    accepts |= _EXPERTS if name == "Experts" and not alias else {}
     defaults = _KT_DEFAULTS.get(name, _KT_DEVICES) if alias else {}
     return Operator(name, alias, accepts, frozenset(inert), defaults)
 

@@ -6,9 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kbench.core import AUTO, CPU, Block, Device, Lines, Phase, Placement, UserError, did_you_mean
+from kbench.core import (
+    AUTO,
+    CPU,
+    Block,
+    Device,
+    GpuExperts,
+    Lines,
+    Phase,
+    Placement,
+    UserError,
+    did_you_mean,
+    is_injected,
+)
 
 from .finding import ERROR, INFO, WARNING, Finding, Severity
+from .gpu_experts import ACCEPTED, part_of, read_experts
 from .implementations import EXPERTS_BACKENDS, KT_OPS, OPS, Op
 from .operators import COMMON, CONSTRUCTOR, NO_PREFILL_OP, THREADS, Operator, UnknownOperator, is_trusted, operator
 from .refused import REFUSED_DEVICES, REFUSED_OPS
@@ -48,6 +61,7 @@ class Resolution:
     block: Block = field(default_factory=dict)
     transfer_map: Mapping[int, Device] = field(default_factory=dict)
     absorb_for_prefill: bool | None = None
+    gpu_experts: GpuExperts | None = None
     inert: Mapping[str, Any] = field(default_factory=dict)
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -67,7 +81,7 @@ class Resolution:
         counts = self.generate_threads, self.prefill_threads
         block, kwargs = dict(self.block), dict(self.kwargs)
         placed = device, implementation, *prefill, self.out_device, self.threads, block, kwargs, *counts
-        return Placement(*placed, self.absorb_for_prefill)
+        return Placement(*placed, self.absorb_for_prefill, self.gpu_experts)
 
 
 def _settle(choice: Choice, device: Device, implementation: str) -> tuple[Device, str]:
@@ -124,6 +138,7 @@ class _Resolver:
             values.get("block", {}),
             values.get("transfer_map", {}),
             None if "absorb_for_prefill" in known.inert else values.get("absorb_for_prefill"),
+            self.gpu_experts(values, generate, prefill),
             {key: values[key] for key in values if key in known.inert},
             self.own_kwargs() if known.foreign else {},
         )
@@ -193,6 +208,26 @@ class _Resolver:
             op = Op(known.alias or known.name)
         return Choice(get(f"{phase}_device"), op)
 
+    def gpu_experts(self, values: Mapping[str, Any], generate: Choice, prefill: Choice) -> GpuExperts | None:
+        """The experts that lie elsewhere, with what is wrong with it."""
+        lonely = next((key for key in ("gpu_experts_device", "gpu_experts_op") if key in values), "")
+        if lonely and "gpu_experts" not in (self.rule.kwargs or {}):
+            self.add("gpu-experts", lonely, f"{lonely} of no experts", f"gpu_experts: {ACCEPTED}")
+        op: Op | None = values.get("gpu_experts_op")
+        part = part_of(values.get("gpu_experts"), values.get("gpu_experts_device"), op.implementation if op else AUTO)
+        if part is None:
+            return None
+        if op is not None and op.kind not in ("", part.device.kind):
+            self.add("op-device", "gpu_experts_op", f"{op.implementation} on {part.device}", "auto, triton, torch")
+        device = generate.device or self.rules.default_placement.generate_device
+        if device == part.device:
+            found = f"the layer's other experts are on {device} too"
+            self.add("gpu-experts", "gpu_experts", found, "", "set generate_device: cpu, or leave gpu_experts out")
+        for own in (one.implementation for one in (generate.op, prefill.op, op) if one is not None):
+            if is_injected(own):
+                self.add("gpu-experts", "gpu_experts", f"{own} does all experts of a layer")
+        return part
+
     def devices_fit(self, resolution: Resolution) -> None:
         """An op that cannot run on the device that it is put on."""
         placement = resolution.placement(self.rules.default_placement)
@@ -225,13 +260,26 @@ class _Resolver:
             return None
         return _device(value)
 
+    def parse_gpu(self, key: str, value: Any) -> Device:
+        device = _device(value)
+        if device.kind == "cpu":
+            raise _Wrong("gpu-experts", f"{device} is no GPU", "cuda, cuda:N", "generate_device: cpu is for the others")
+        return device
+
+    def parse_experts(self, key: str, value: Any) -> tuple[int, ...]:
+        try:
+            return read_experts(value)
+        except ValueError as error:
+            todo = f"the first {value}: [0-{value - 1}]" if _is_int(value) and value > 1 else ""
+            raise _Wrong("gpu-experts", str(error), ACCEPTED, todo) from None
+
     def parse_op(self, key: str, value: Any) -> Op | None:
         assert self.operator is not None
         ours = {**KT_OPS, **OPS} if self.operator.name in ("Linear", "Experts", "MoEGate", DEFAULT) else OPS
         fitting = [name for name, op in ours.items() if _does(op, self.operator)]
         accepted = ", ".join(fitting)
         if value is None or value == "None":
-            if key == "generate_op":
+            if key in ("generate_op", "gpu_experts_op"):
                 raise _Wrong("unknown-op", "nothing to generate with", accepted)
             if self.operator.is_kt and not (self.operator.short in NO_PREFILL_OP and value == "None"):
                 found = f"KTransformers' {self.operator.short} fails without one; kbench prefills as it decodes"
