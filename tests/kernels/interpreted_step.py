@@ -1,6 +1,7 @@
 """Checks what a step is made of besides products, interpreted; prints a JSON list of cases. Needs TRITON_INTERPRET=1.
 
-What kernels do not write is NaN, and so are slots of caches that no token sees, and the memory around a cache.
+What kernels do not write is NaN, and so are rows of pages that no token sees, pages that are nobody's, and what lies
+around them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ from scipy import stats
 
 from kbench.core import CPU, Device, Placement, Problem
 from kbench.engine import Sampler, SamplingParams, load_model
-from kbench.kernels import StepState, TorchCache, check, example, first_seen, implementation, slots, stored_tensor
+from kbench.kernels import (
+    PAGE_TOKENS,
+    PagedCache,
+    StepState,
+    check,
+    example,
+    first_seen,
+    implementation,
+    pages_for,
+    slots,
+    stored_tensor,
+)
 from kbench.kernels.cache import Cache, append, encode, stored_shape
 from kbench.kernels.triton import sampling, small_ops, triton_device
 from kbench.model import build_tree, describe_gguf, open_gguf, synthesize
@@ -45,7 +57,6 @@ SMALL = (
 # Heads that fill no block and more than one, widths that are no power of two.
 LATENT = "mla_attention(heads={},kv_lora={},rope={},kv={},tokens={},context={},window={})"
 HEADS = "attention(heads={},kv_heads={},d={},kv={},tokens={},context={},window={})"
-MARGIN = 64
 
 
 def small(key: str, attrs: dict[str, object]) -> dict[str, object]:
@@ -58,9 +69,11 @@ def small(key: str, attrs: dict[str, object]) -> dict[str, object]:
 
 
 def attention(
-    key: str, spans: list[tuple[int, int, int]], capacity: int, sinks: bool = False, scale: float = 1.0
+    key: str, spans: list[tuple[int, int, int]], capacity: int, sinks: bool = False, scale: float = 1.0, shared: int = 0
 ) -> dict[str, object]:
-    """One step of ``spans`` over poisoned caches: outputs within bounds, the caches with its rows and nothing else."""
+    """One step of ``spans`` over pages for ``capacity`` tokens of a sequence, the first ``shared`` ones of all of them
+    the same: outputs within bounds, the pages with its rows and nothing else. What no token sees is poisoned: other
+    rows of a page, other pages, what lies around them; the table names only pages of positions that are seen."""
     problem = Problem.parse(key)
     rng = np.random.default_rng(capacity)
     made = example(problem, rng, bias=sinks)
@@ -70,32 +83,50 @@ def attention(
     heads = 1 if latent else problem.integer("kv_heads")
     d = problem.integer("kv_lora") + problem.integer("rope") if latent else problem.integer("d")
     bits = {"f16": np.float16, "bf16": np.uint16}[kv]
-    nan = np.array([np.nan], np.float16) if kv == "f16" else np.array([0x7FC0], np.uint16)
-    shape = (n, *stored_shape(kv, heads, capacity, d))
-    around = [np.full(2 * MARGIN + int(np.prod(shape)), nan[0], bits) for _ in range(1 if latent else 2)]
-    arrays = [a[MARGIN:-MARGIN].reshape(shape) for a in around]
+    nan = (np.array([np.nan], np.float16) if kv == "f16" else np.array([0x7FC0], np.uint16))[0]
+    each = pages_for(capacity)
+    # Side by side, for the definition: a ring of whole pages, too.
+    arrays = [np.full((n, *stored_shape(kv, heads, each * PAGE_TOKENS, d)), nan, bits) for _ in range(2 - latent)]
+    numbers = rng.permutation(n * each + 2).astype(np.int32)  # two of them nobody's
+    table = np.full((n, each), -1, np.int32)
+    for sequence, position, rows in spans:
+        begin = first_seen(position, window)
+        used = {p // PAGE_TOKENS % each for p in range(begin, position + rows)}
+        table[sequence, sorted(used)] = numbers[sequence * each + np.array(sorted(used))]
+        for stored in arrays if begin < position else ():
+            made_rows = encode(kv, rng.standard_normal((heads, position - begin, d), dtype=np.float32))
+            stored[sequence][:, slots(begin, position, each * PAGE_TOKENS)] = made_rows
+    table[1:, : shared // PAGE_TOKENS] = table[0, : shared // PAGE_TOKENS]
     for stored in arrays:
-        for sequence, position, _ in spans:
-            begin = first_seen(position, window)
-            if begin == position:
-                continue
-            rows = encode(kv, rng.standard_normal((heads, position - begin, d), dtype=np.float32))
-            stored[sequence][:, slots(begin, position, capacity)] = rows
-    k, v = arrays[0], arrays[-1] if not latent else np.empty((n, 0, capacity, d), bits)
-    wanted = [a.copy() for a in around]
+        stored[1:, :, :shared] = stored[0, :, :shared]
+
+    def on_pages(stored: np.ndarray, behind: int = 0) -> np.ndarray:
+        """``stored`` of the positions that are seen, and of ``behind`` of each span, in a pool with a page before and
+        behind it."""
+        flat = np.full((heads * (n * each + 2) + 2) * PAGE_TOKENS * d, nan, bits)
+        pool = flat[PAGE_TOKENS * d : -PAGE_TOKENS * d].reshape(heads, -1, d)
+        for sequence, position, rows in spans:
+            for p in range(first_seen(position, window), position + rows * behind):
+                to = table[sequence, p // PAGE_TOKENS % each] * PAGE_TOKENS + p % PAGE_TOKENS
+                pool[:, to] = stored[sequence][:, p % (each * PAGE_TOKENS)]
+        return flat
+
+    pools = [on_pages(stored) for stored in arrays]
+    views = [stored_tensor(flat[PAGE_TOKENS * d : -PAGE_TOKENS * d].reshape(heads, -1, d)) for flat in pools]
+    there = PagedCache(views[0], views[-1] if not latent else views[0][:, :, :0], kv, torch.from_numpy(table))
     rows = np.array(spans, np.int64)
+    k, v = arrays[0], arrays[-1] if not latent else np.empty((n, 0, each * PAGE_TOKENS, d), bits)
     state = StepState(np.zeros(int(rows[:, 2].sum()), np.int32), spans[0][1], {0: Cache(k, v, kv)}, rows)
     device = triton_device("cpu")
-    there = TorchCache(stored_tensor(k), stored_tensor(v), kv)
     on_device = StepState(state.tokens, state.position, {0: there}, rows)  # type: ignore[dict-item]
     x = [torch.from_numpy(a) for a in inputs]
     prepared = device.prepare(problem, made.weights)
     y = device.compute(made.call, prepared, x, on_device)[0].numpy()
-    for flat, new in zip(wanted, inputs[1:], strict=True):
-        target = flat[MARGIN:-MARGIN].reshape(shape)
+    for stored, new in zip(arrays, inputs[1:], strict=True):
         for sequence, position, span in state.parts():
-            append(target, kv, sequence, position, new[span].reshape(-1, heads, d).transpose(1, 0, 2), window)
-    same = all(np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in zip(around, wanted, strict=True))
+            append(stored, kv, sequence, position, new[span].reshape(-1, heads, d).transpose(1, 0, 2), window)
+    wanted = [on_pages(stored, 1) for stored in arrays]
+    same = all(np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in zip(pools, wanted, strict=True))
     found = check(made.call, made.weights, inputs, state, [y], device.accuracy(problem))
     return {"what": f"{key} {spans}", "ok": found.ok and same, "reason": found.reason or f"cache right: {same}"}
 
@@ -210,9 +241,19 @@ if __name__ == "__main__":
     # Heads that take two blocks; sequences side by side, one with two tokens.
     cases.append(attention(LATENT.format(34, 32, 16, "f16", 3, 41, 0), [(1, 40, 1), (0, 3, 2)], 44))
     cases.append(attention(HEADS.format(34, 1, 32, "bf16", 3, 41, 0), [(1, 40, 1), (0, 3, 2)], 44))
-    # Around the ring: what is seen lies on both sides of its end.
+    # Around the ring: what is seen lies on both sides of its end; rings of one page and of several, over many laps.
     cases.append(attention(HEADS.format(4, 2, 32, "bf16", 1, 181, 40), [(0, 180, 1)], 48, True))
     cases.append(attention(LATENT.format(4, 32, 16, "f16", 2, 101, 30), [(0, 99, 2)], 33))
+    cases.append(attention(LATENT.format(4, 32, 16, "bf16", 1, 201, 40), [(0, 200, 1)], 40))
+    cases.append(attention(HEADS.format(4, 2, 32, "f16", 2, 1001, 130), [(0, 999, 2)], 131))
+    # Around the borders of pages, of sequences side by side; forks that have gone apart: they share what came before.
+    for kv, (heads, positions) in {"f16": (4, (62, 63, 64)), "bf16": (3, (126, 127, 129))}.items():
+        spans = [(s, position, 1) for s, position in enumerate(positions)]
+        cases.append(attention(LATENT.format(heads, 32, 16, kv, 3, positions[-1] + 1, 0), spans, 193))
+        cases.append(attention(HEADS.format(2 * heads, 2, 32, kv, 3, positions[-1] + 1, 0), spans, 130))
+    spans = [(0, 133, 1), (1, 140, 1)]
+    cases.append(attention(LATENT.format(4, 32, 16, "f16", 2, 141, 0), spans, 150, shared=128))
+    cases.append(attention(HEADS.format(4, 2, 32, "bf16", 2, 141, 0), spans, 150, shared=64))
     # Queries beyond what float16 holds.
     cases.append(attention(LATENT.format(4, 32, 16, "f16", 1, 10, 0), [(0, 9, 1)], 10, scale=1e6))
     torch.use_deterministic_algorithms(False)

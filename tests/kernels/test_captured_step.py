@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 
 from kbench.core import Problem
-from kbench.kernels import DeviceStep, StepState, TorchCache, TorchDevice, example, implementation, planned_on_gpu
+from kbench.kernels import (
+    PAGE_TOKENS,
+    DeviceStep,
+    PagePool,
+    StepState,
+    TorchCache,
+    TorchDevice,
+    example,
+    implementation,
+    planned_on_gpu,
+)
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -73,18 +83,36 @@ ONE_TOKEN = [
 CAPACITY = 32
 
 
-def caches(problem: Problem) -> dict[int, TorchCache]:
+def caches(problem: Problem, capacity: int = CAPACITY) -> dict[int, TorchCache]:
+    if not problem.has("kv"):
+        return {}
+    return {0: TorchCache.empty(problem.text("kv"), *widths(problem, capacity), "cpu")}
+
+
+def widths(problem: Problem, capacity: int) -> tuple[int, int, int, int]:
+    """Heads, slots, and the elements of what is cached."""
     if problem.op == "attention":
-        heads, width = problem.integer("kv_heads"), problem.integer("d")
-        return {0: TorchCache.empty(problem.text("kv"), heads, CAPACITY, width, width, "cpu")}
-    if problem.op == "mla_attention":
-        width = problem.integer("kv_lora") + problem.integer("rope")
-        return {0: TorchCache.empty(problem.text("kv"), 1, CAPACITY, width, problem.integer("kv_lora"), "cpu")}
-    return {}
+        return problem.integer("kv_heads"), capacity, problem.integer("d"), problem.integer("d")
+    return 1, capacity, problem.integer("kv_lora") + problem.integer("rope"), 0
 
 
-@pytest.mark.parametrize("key", ONE_TOKEN)
-def test_a_recorded_call_is_right_at_later_positions(key: str) -> None:
+def pages(problem: Problem) -> PagePool:
+    """Two for the sequence, out of five, that hold no numbers."""
+    pool = PagePool.on("cpu", 5, 1, CAPACITY_IN_PAGES // PAGE_TOKENS, "cache")
+    heads, _, k, v = widths(problem, CAPACITY_IN_PAGES)
+    made = pool.add(0, problem.text("kv"), heads, k, v)
+    for stored in (made.k, made.v):
+        stored.fill_(255 if stored.dtype == torch.uint8 else float("nan"))
+    return pool
+
+
+CAPACITY_IN_PAGES = 2 * PAGE_TOKENS
+CASES = [(key, False) for key in ONE_TOKEN] + [(key, True) for key in ONE_TOKEN if "kv=" in key]
+
+
+@pytest.mark.parametrize(("key", "paged"), CASES)
+def test_a_recorded_call_is_right_at_later_positions(key: str, paged: bool) -> None:
+    """In pages, too, that come when a position needs them, between replays, and may hold anything."""
     problem = Problem.parse(key)
     rng = np.random.default_rng(3)
     made = example(problem, rng)
@@ -96,15 +124,21 @@ def test_a_recorded_call_is_right_at_later_positions(key: str) -> None:
     prepared = item.prepare(problem, made.weights)
     step = DeviceStep.on("cpu")
     inputs = [torch.from_numpy(np.array(x)) for x in made.inputs]
-    here: Any = StepState(np.zeros(1, np.int32), 0, caches(problem), on_device=step)
-    there: Any = StepState(np.zeros(1, np.int32), 0, caches(problem))
+    pool = pages(problem) if paged else None
+    capacity = CAPACITY_IN_PAGES if paged else CAPACITY
+    cached: Any = caches(problem, capacity) if pool is None else pool.caches
+    here: Any = StepState(np.zeros(1, np.int32), 0, cached, on_device=step)
+    there: Any = StepState(np.zeros(1, np.int32), 0, caches(problem, capacity))
     recorded, outputs = Recording(), []
-    # 26 is where a window has left the first slots behind, 40 and on where the ring has gone around.
-    positions = [*range(26), *([*range(26, 44)] if problem.has("window") and problem.integer("window") else [])]
+    # Without a window as far as there is room, or over the border of two pages; with one until the ring went around.
+    window = problem.integer("window") if problem.has("window") else 0
+    positions = range(capacity + 12 if window else 70 if paged else 26)
     for position in positions:
         for x in inputs:
             if x.dtype == torch.float32:
                 x.copy_(torch.from_numpy(rng.standard_normal(x.shape, np.float32)))
+        if pool is not None:
+            pool.write([(0, position, position + 1)])
         step.write(np.array([5], np.int32), position)
         step.bring()
         if position < 2:  # what a graph's warm-up does
@@ -119,7 +153,11 @@ def test_a_recorded_call_is_right_at_later_positions(key: str) -> None:
         for found, wanted in zip(outputs, right, strict=True):
             torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5)
     for layer, cache in here.caches.items():
-        torch.testing.assert_close(cache.k, there.caches[layer].k, rtol=0, atol=0)
+        begin = max(0, len(positions) - capacity)
+        for mine, wanted in zip(
+            cache.held(0, begin, len(positions)), there.caches[layer].held(0, begin, len(positions)), strict=True
+        ):
+            torch.testing.assert_close(mine, wanted, rtol=0, atol=0)
 
 
 def test_experts_that_the_host_looks_at_are_no_part_of_a_graph() -> None:

@@ -17,6 +17,7 @@ from .expert_subset import expert_subset, experts_of, pairs_here
 from .implementation import YES, AnyArray, FloatArray, Implementation, Prepared, Spans, StepState, Support, WeightData
 from .link import TorchLink, cuda_links
 from .marlin import RoundingError, rounding_errors
+from .page_table import PAGE_TOKENS, pages_for
 from .peers import PEER_NAMES, comparable, peer_implementation
 from .probes import NativeProbes, native_probes
 from .random_weight import WEIGHT_TYPES, random_floats, random_weight
@@ -38,20 +39,20 @@ from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
 from .support_table import DEQUANTISED, OWN, kernel_of, support_table
 from .tolerance import accuracy_of
-from .torch_baseline import DeviceStep, TorchCache, TorchDevice, stored_tensor, torch_device
+from .torch_baseline import DeviceStep, PagedCache, PagePool, TorchCache, TorchDevice, stored_tensor, torch_device
 from .triton import TokenDraw, draws_on, interpreted
 from .version import kernel_version
 
 __all__ = [
-    "DEQUANTISED", "OWN", "PEER_NAMES", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache", "DeviceStep",
-    "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "Prepared", "RoundingError", "Spans",
-    "StepState", "Stored", "Support", "TokenDraw", "TorchCache", "TorchDevice", "TorchLink", "Verdict", "WeightData",
-    "accuracy_of", "best", "block_errors", "candidates", "check", "comparable", "cuda_links", "dequantize", "draws_on",
-    "empty_rows", "example", "example_cache", "example_weights", "expert_subset", "experts_of", "first_seen",
-    "implementation", "implementations", "interpreted", "kernel_of", "kernel_version", "ladder_implementations",
-    "native_probes", "on_tensors", "op_spec", "packing", "pairs_here", "peer_implementation", "planned_on_gpu",
-    "random_floats", "random_weight", "rope_frequencies", "rounding_errors", "runnable_on", "slots", "stored_tensor",
-    "support", "support_table", "torch_device",
+    "DEQUANTISED", "OWN", "PAGE_TOKENS", "PEER_NAMES", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache",
+    "DeviceStep", "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "PagePool", "PagedCache",
+    "Prepared", "RoundingError", "Spans", "StepState", "Stored", "Support", "TokenDraw", "TorchCache", "TorchDevice",
+    "TorchLink", "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates", "check", "comparable",
+    "cuda_links", "dequantize", "draws_on", "empty_rows", "example", "example_cache", "example_weights",
+    "expert_subset", "experts_of", "first_seen", "implementation", "implementations", "interpreted", "kernel_of",
+    "kernel_version", "ladder_implementations", "native_probes", "on_tensors", "op_spec", "packing", "pages_for",
+    "pairs_here", "peer_implementation", "planned_on_gpu", "random_floats", "random_weight", "rope_frequencies",
+    "rounding_errors", "runnable_on", "slots", "stored_tensor", "support", "support_table", "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

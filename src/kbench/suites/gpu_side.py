@@ -21,7 +21,6 @@ from kbench.kernels import (
     Example,
     Prepared,
     StepState,
-    TorchCache,
     TorchDevice,
     comparable,
     example_weights,
@@ -30,7 +29,6 @@ from kbench.kernels import (
     on_tensors,
     op_spec,
     runnable_on,
-    stored_tensor,
 )
 from kbench.measure import host, is_cold, mean_seconds, rotation_count, serve, system_clock
 from kbench.results import current_commit
@@ -70,20 +68,16 @@ class HostBorder:
         return self.device.accuracy(problem)
 
     def run(self, call: Any, prepared: Prepared, inputs: Sequence[Any], state: StepState, threads: int) -> list[Any]:
-        x, there = on_device(inputs, state, self.device.place)
+        x, there = on_device(inputs, state, self.device)
         return [y.cpu().numpy() for y in self.device.compute(call, prepared, x, there)]
 
 
-def on_device(inputs: Sequence[Any], state: StepState, where: str) -> tuple[list[Any], StepState]:
-    """Inputs and caches as tensors on torch device ``where``."""
+def on_device(inputs: Sequence[Any], state: StepState, device: TorchDevice) -> tuple[list[Any], StepState]:
+    """Inputs and caches as tensors of ``device``."""
     import torch
 
-    caches = {
-        layer: TorchCache(stored_tensor(cache.k).to(where), stored_tensor(cache.v).to(where), cache.kv)
-        for layer, cache in state.caches.items()
-    }
-    x = [torch.from_numpy(np.ascontiguousarray(a)).to(where) for a in inputs]
-    return x, dataclasses.replace(state, caches=caches)  # type: ignore[arg-type]
+    x = [torch.from_numpy(np.ascontiguousarray(a)).to(device.place) for a in inputs]
+    return x, dataclasses.replace(state, caches=device.caches_of(state))
 
 
 class GpuSide:
@@ -163,7 +157,7 @@ def _copies(problem: Problem, first: Prepared) -> list[Prepared]:
 
 def _ready(device: TorchDevice, chosen: Sequence[tuple[Example, Prepared]]) -> tuple[Callable[[], object], bool]:
     """One round over ``chosen``, and whether it is a CUDA graph."""
-    prepared_calls = [(one.call, prepared, *on_device(one.inputs, one.state, device.place)) for one, prepared in chosen]
+    prepared_calls = [(one.call, prepared, *on_device(one.inputs, one.state, device)) for one, prepared in chosen]
 
     def run() -> None:
         for call, prepared, x, state in prepared_calls:

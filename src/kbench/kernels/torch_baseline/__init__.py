@@ -4,7 +4,9 @@ from .cache import TorchCache, stored_tensor
 from .device import TorchDevice, torch_device
 from .device_step import DeviceStep
 from .implementation import TorchImplementation, TorchWeights
+from .paged_cache import PagedCache, PagePool, in_pages
 
 __all__ = [
-    "DeviceStep", "TorchCache", "TorchDevice", "TorchImplementation", "TorchWeights", "stored_tensor", "torch_device",
+    "DeviceStep", "PagePool", "PagedCache", "TorchCache", "TorchDevice", "TorchImplementation", "TorchWeights",
+    "in_pages", "stored_tensor", "torch_device",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,46 @@ class TorchCache:
     def n_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.k, self.v))
 
+    @property
+    def capacity(self) -> int:
+        """Slots of a sequence: position ``p`` is in slot ``p % capacity``."""
+        return self.k.shape[2]
+
+    def append(
+        self, sequence: int, position: int, rows: Sequence[torch.Tensor], window: int = 0, widen: bool = True
+    ) -> list[torch.Tensor]:
+        """Writes ``rows`` of a sequence (of k, or of k and v, each ``[heads, tokens, width]``) behind ``position``
+        tokens of it; what is cached from the first position on that any of them sees, in float32, or without ``widen``
+        as it is stored (q8_0 in float32).
+
+        Raises:
+            UserError: they do not fit.
+        """
+        end = position + rows[0].shape[1]
+        check_room(self.capacity, position, end - position, window)
+        self.put(sequence, position, [encoded(self.kv, new, self.k) for new in rows])
+        seen = self.held(sequence, first_seen(position, window), end)
+        return [decoded(self.kv, stored, widen) for stored in seen[: len(rows)]]
+
+    def append_at(self, slot: torch.Tensor, hidden: torch.Tensor, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Writes ``rows``, of one token, into ``slot`` (int64 ``[1]``, on the device) of sequence 0; all that its slots
+        hold, in float32: what of it is seen is for the caller to say, and ``hidden [1, capacity]`` is what is not."""
+        found = []
+        for stored, new in zip((self.k, self.v), rows, strict=False):
+            stored[0].index_copy_(1, slot, encoded(self.kv, new, stored))
+            found.append(decoded(self.kv, stored[0]))
+        return found
+
+    def held(self, sequence: int, begin: int, end: int) -> list[torch.Tensor]:
+        """What is stored of positions ``[begin, end)``: ``[heads, end - begin, stored width]`` of k and of v."""
+        where = slots(begin, end, self.capacity)
+        return [stored[sequence][:, where] for stored in (self.k, self.v)]
+
+    def put(self, sequence: int, begin: int, rows: Sequence[torch.Tensor]) -> None:
+        """Writes ``rows`` as ``held`` returns them."""
+        for stored, new in zip((self.k, self.v), rows, strict=False):
+            stored[sequence][:, slots(begin, begin + new.shape[1], self.capacity)] = new
+
 
 def stored_tensor(stored: Stored) -> torch.Tensor:
     """A numpy cache's array as a torch tensor over the same memory."""
@@ -53,37 +94,16 @@ def stored_tensor(stored: Stored) -> torch.Tensor:
     return torch.from_numpy(stored)
 
 
-def append(
-    stored: torch.Tensor,
-    kv: str,
-    sequence: int,
-    position: int,
-    rows: torch.Tensor,
-    window: int = 0,
-    widen: bool = True,
-) -> torch.Tensor:
-    """Writes ``rows [heads, tokens, width]`` of a sequence behind ``position`` tokens of it; what is cached from the
-    first position on that any of them sees, in float32, or without ``widen`` as it is stored (q8_0 in float32).
+def encoded(kv: str, rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """``rows [.., width]`` as a cache of type ``kv`` stores them, in ``like``."""
+    return _encode(rows) if kv == "q8_0" else rows.to(like.dtype)
 
-    Raises:
-        UserError: they do not fit.
-    """
-    tokens, capacity = rows.shape[1], stored.shape[2]
-    check_room(capacity, position, tokens, window)
-    one = stored[sequence]
-    one[:, slots(position, position + tokens, capacity)] = _encode(rows) if kv == "q8_0" else rows.to(stored.dtype)
-    filled = one[:, slots(first_seen(position, window), position + tokens, capacity)]
+
+def decoded(kv: str, stored: torch.Tensor, widen: bool = True) -> torch.Tensor:
+    """Stored numbers in float32, or without ``widen`` as they are (q8_0 in float32, too)."""
     if kv == "q8_0":
-        return _decode(filled)
-    return filled.float() if widen else filled
-
-
-def append_at(stored: torch.Tensor, kv: str, slot: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Writes ``rows [heads, 1, width]`` into ``slot`` (int64 ``[1]``, on the device) of sequence 0; all that its slots
-    hold, in float32: what of it is seen is for the caller to say."""
-    one = stored[0]
-    one.index_copy_(1, slot, _encode(rows) if kv == "q8_0" else rows.to(stored.dtype))
-    return _decode(one) if kv == "q8_0" else one.float()
+        return _decode(stored)
+    return stored.float() if widen else stored
 
 
 def _encode(rows: torch.Tensor) -> torch.Tensor:

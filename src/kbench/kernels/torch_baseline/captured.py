@@ -14,7 +14,6 @@ from kbench.core import OpCall, Problem
 
 from ..implementation import YES, StepState, Support
 from ..reference import cache_of
-from .cache import append_at
 from .device_step import DeviceStep
 
 if TYPE_CHECKING:
@@ -44,12 +43,11 @@ def attention(
     import torch
 
     heads, kv_heads, d, window = (call.problem.integer(name) for name in ("heads", "kv_heads", "d", "window"))
-    scale, cache = float(call.attrs.get("scale", 1 / math.sqrt(d))), cache_of(call, state)  # type: ignore[arg-type]
-    slot, hidden = step.slot(cache.k.shape[2]), step.hidden(cache.k.shape[2], window)
+    scale = float(call.attrs.get("scale", 1 / math.sqrt(d)))  # type: ignore[arg-type]
+    cache: Any = cache_of(call, state)
+    hidden = step.hidden(cache.capacity, window)
     q, k, v = (t.reshape(1, -1, d).transpose(0, 1) for t in x)
-    stored_k: Any = cache.k
-    stored_v: Any = cache.v
-    keys, values = append_at(stored_k, cache.kv, slot, k), append_at(stored_v, cache.kv, slot, v)
+    keys, values = cache.append_at(step.slot(cache.capacity), hidden, (k, v))
     if not w:
         attend = torch.nn.functional.scaled_dot_product_attention
         gqa = heads != kv_heads
@@ -65,10 +63,9 @@ def mla_attention(call: OpCall, x: Sequence[torch.Tensor], state: StepState, ste
     """``mla_attention`` of one token of sequence 0: ``[1, heads * kv_lora]``."""
     heads, kv_lora, rope_d, window = (call.problem.integer(name) for name in ("heads", "kv_lora", "rope", "window"))
     scale = float(call.attrs.get("scale", 1 / math.sqrt(kv_lora + rope_d)))  # type: ignore[arg-type]
-    cache = cache_of(call, state)
-    stored: Any = cache.k
-    slot, hidden = step.slot(stored.shape[2]), step.hidden(stored.shape[2], window)
-    latent = append_at(stored, cache.kv, slot, x[1][None])[0]
+    cache: Any = cache_of(call, state)
+    hidden = step.hidden(cache.capacity, window)
+    ((latent,),) = cache.append_at(step.slot(cache.capacity), hidden, (x[1][None],))
     scores = (x[0].reshape(heads, kv_lora + rope_d) @ latent.T) * scale
     y = scores.masked_fill(hidden, -math.inf).softmax(dim=-1) @ latent[:, :kv_lora]
     return [y.reshape(1, heads * kv_lora)]

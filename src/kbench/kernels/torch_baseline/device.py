@@ -12,6 +12,7 @@ from kbench.core import Attribute, Block, OpCall, Problem
 from ..implementation import Prepared, StepState, WeightData
 from ..reference import Tensor, router_biases
 from . import captured
+from .cache import TorchCache
 from .implementation import TorchImplementation, TorchWeights
 from .route import route
 
@@ -49,10 +50,16 @@ class TorchDevice(TorchImplementation):
         vector = problem.op == "embedding" or len(shape) == 1
         return (4 if vector or self.accuracy(problem) == "f32" else 2) * math.prod(shape)
 
+    def caches_of(self, state: StepState) -> dict[int, Any]:
+        """The caches of ``state``, which lie in host memory, on the device, as calls there read them best."""
+        host = {layer: TorchCache.over(cache) for layer, cache in state.caches.items()}
+        return {n: TorchCache(c.k.to(self.place), c.v.to(self.place), c.kv) for n, c in host.items()}
+
     def compute(
         self, call: OpCall, prepared: Prepared, inputs: Sequence[torch.Tensor], state: StepState
     ) -> list[torch.Tensor]:
-        """One call's outputs, float32 (ids int32), on the device; ``state.caches`` hold ``TorchCache`` of the device.
+        """One call's outputs, float32 (ids int32), on the device; ``state.caches`` hold ``TorchCache``s or
+        ``PagedCache``s of the device.
 
         On CUDA it is queued on the current stream, and values that decide what is queued (which experts) are waited
         for; with ``state.on_device`` nothing is, of what is ``capturable``.

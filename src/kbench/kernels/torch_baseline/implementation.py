@@ -15,13 +15,12 @@ import numpy as np
 from kbench.core import Block, OpCall, Problem
 
 from ..block_parameters import BlockParameter
-from ..cache import append, cached, decode, first_seen, refusal
+from ..cache import Cache, Stored, append, cached, decode, first_seen, refusal
 from ..expert_subset import expert_places, place_table
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import Tensor, cache_of, clamp_of, dequantize, expansion, route, router_biases
 from ..rope import rope_frequencies
 from .attend import attend, hidden
-from .cache import append as append_on_device
 from .captured import torch_capturable
 
 if TYPE_CHECKING:
@@ -236,9 +235,13 @@ class TorchImplementation:
         widen: bool = True,
     ) -> list[torch.Tensor]:
         """``reference``'s: appended, and what is cached of them; in float32 with ``widen``."""
-        cache, window = cache_of(call, state), call.problem.integer("window")
+        cache: Any = cache_of(call, state)
+        window = call.problem.integer("window")
+        if not isinstance(cache, Cache):  # tensors, on any device
+            found: list[torch.Tensor] = cache.append(sequence, position, rows, window, widen)
+            return found
         pairs = zip((cache.k, cache.v), rows, strict=False)
-        return [_append(stored, cache.kv, sequence, position, new, window, widen) for stored, new in pairs]
+        return [_append(stored, cache.kv, sequence, position, new, window) for stored, new in pairs]
 
     def _mla_attention(
         self, call: OpCall, _: Sequence[torch.Tensor], x: Sequence[torch.Tensor], state: StepState
@@ -363,20 +366,10 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, clamp: tuple[float, float] | No
     return (g * alpha).sigmoid_().mul_(g).mul_(u.add_(1))
 
 
-def _append(
-    stored: AnyArray | torch.Tensor,
-    kv: str,
-    sequence: int,
-    position: int,
-    rows: torch.Tensor,
-    window: int,
-    widen: bool,
-) -> torch.Tensor:
-    """Writes ``rows [heads, tokens, width]`` into the cache; what is cached that any of them sees."""
+def _append(stored: Stored, kv: str, sequence: int, position: int, rows: torch.Tensor, window: int) -> torch.Tensor:
+    """Writes ``rows [heads, tokens, width]`` into the cache; what is cached that any of them sees, in float32."""
     import torch
 
-    if isinstance(stored, torch.Tensor):
-        return append_on_device(stored, kv, sequence, position, rows, window, widen)
     append(stored, kv, sequence, position, rows.numpy(), window)
     filled = cached(stored, sequence, first_seen(position, window), position + rows.shape[1])
     if kv == "bf16":

@@ -5,7 +5,7 @@
     take_rows  ->  split_latent or split_heads  ->  combine_splits
 
 See ``attention_kernels``. How many splits there are follows from the cache's capacity, the heads and the chip, never
-from how much is cached: launches can be recorded.
+from how much is cached: launches can be recorded. Pages change in the table, which kernels read at every launch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..torch_baseline import TorchCache
+from ..page_table import PAGE_TOKENS
+from ..torch_baseline import PagedCache
 from .kept_kernel import KeptKernel
 from .places import Places
 from .small_ops import filled, on
@@ -42,7 +43,8 @@ _LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A program's block: ``heads`` by ``positions``, on ``warps`` warps; ``stages`` blocks are under way at once."""
+    """A program's block: ``heads`` by ``positions``, which divide a page, on ``warps`` warps; ``stages`` blocks are
+    under way at once."""
 
     heads: int
     positions: int
@@ -69,7 +71,7 @@ def n_splits(programs: int, positions: int, block: int, multiprocessors: int) ->
 def attend_latent(
     q: torch.Tensor,
     new: torch.Tensor,
-    cache: TorchCache,
+    cache: PagedCache,
     at: Places,
     scale: float,
     heads: int,
@@ -80,7 +82,7 @@ def attend_latent(
     appended: ``[tokens, heads * kv_lora]``. Float32, but for what is cached."""
     from . import attention_kernels  # triton compiles for a GPU, or interprets
 
-    tokens, width, capacity = len(q), new.shape[1], cache.k.shape[2]
+    tokens, width, capacity = len(q), new.shape[1], cache.capacity
     split = latent_split(heads)
     blocks = -(-heads // split.heads)
     splits = n_splits(
@@ -89,23 +91,23 @@ def attend_latent(
     parts = _Parts.empty(q, tokens, heads, splits, kv_lora)
     with on(q):
         attention_kernels.split_latent[(blocks, splits, tokens)](
-            *_take(q, new, None, cache, at), cache.k, at.sequences, at.positions, *parts.tensors,
-            scale * _LOG2_E, heads, capacity, window, splits,
+            *_take(q, new, None, cache, at), cache.k, cache.table, at.sequences, at.positions, *parts.tensors,
+            scale * _LOG2_E, heads, cache.table.shape[1], window, splits,
             **latent_constants(kv_lora, width - kv_lora, split, q.device.type == "cpu"), **_options(split),
         )  # fmt: skip
         return parts.combine(at, window, split, None)
 
 
 def attend_heads(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: TorchCache, at: Places, scale: float, window: int,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: PagedCache, at: Places, scale: float, window: int,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     """``q [tokens, heads * d]`` over the cached keys and values and ``k``, ``v [tokens, kv_heads * d]``, which are
     appended: ``[tokens, heads * d]``. Float32, but for what is cached."""
     from . import attention_kernels
 
-    _, kv_heads, capacity, d = cache.k.shape
-    tokens, heads = len(q), q.shape[1] // d
+    kv_heads, slots, d = cache.k.shape
+    tokens, heads, capacity = len(q), q.shape[1] // d, cache.capacity
     split = head_split(heads // kv_heads)
     programs = kv_heads * -(-(heads // kv_heads) // split.heads)
     splits = n_splits(
@@ -114,8 +116,8 @@ def attend_heads(
     parts = _Parts.empty(q, tokens, heads, splits, d)
     with on(q):
         attention_kernels.split_heads[(programs, splits, tokens)](
-            *_take(q, k, v, cache, at), cache.k, cache.v, at.sequences, at.positions, *parts.tensors,
-            scale * _LOG2_E, kv_heads, capacity, window, splits,
+            *_take(q, k, v, cache, at), cache.k, cache.v, cache.table, at.sequences, at.positions, *parts.tensors,
+            scale * _LOG2_E, kv_heads, cache.table.shape[1], slots, window, splits,
             **head_constants(d, heads // kv_heads, split, q.device.type == "cpu"), **_options(split),
         )  # fmt: skip
         return parts.combine(at, window, split, sinks)
@@ -145,25 +147,31 @@ class _Parts:
 
 
 def _take(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, cache: TorchCache, at: Places
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, cache: PagedCache, at: Places
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries in the cache's type, and what they are to be multiplied by; ``k`` and ``v`` are appended."""
     from . import attention_kernels
 
-    _, kv_heads, capacity, width = cache.k.shape
+    kv_heads, slots, width = cache.k.shape
     tokens, heads = len(q), q.shape[1] // width
     queries, factors = cache.k.new_empty(q.shape), q.new_empty(tokens, heads)
     attention_kernels.take_rows[(tokens, heads + (kv_heads if v is None else 2 * kv_heads))](
         q.contiguous(), k.contiguous(), k if v is None else v.contiguous(), queries, factors, cache.k, cache.v,
-        at.sequences, at.positions, capacity, heads, kv_heads, width, BLOCK=filled(width), num_warps=_TAKE_WARPS,
+        cache.table, at.sequences, at.positions, cache.table.shape[1], slots, heads, kv_heads, width,
+        **take_constants(width), num_warps=_TAKE_WARPS,
     )  # fmt: skip
     return queries, factors
+
+
+def take_constants(width: int) -> dict[str, Any]:
+    """What is compiled into ``take_rows``."""
+    return {"PAGE": PAGE_TOKENS, "BLOCK": filled(width)}
 
 
 def latent_constants(kv_lora: int, rope: int, split: Split, interpreted: bool) -> dict[str, Any]:
     """What is compiled into ``split_latent``."""
     return {
-        "KV_LORA": kv_lora, "ROPE": rope, "BLOCK_C": _filled(kv_lora), "BLOCK_R": _filled(rope),
+        "PAGE": PAGE_TOKENS, "KV_LORA": kv_lora, "ROPE": rope, "BLOCK_C": _filled(kv_lora), "BLOCK_R": _filled(rope),
         "BLOCK_H": split.heads, "BLOCK_N": split.positions, "WIDE": interpreted,
     }  # fmt: skip
 
@@ -171,8 +179,8 @@ def latent_constants(kv_lora: int, rope: int, split: Split, interpreted: bool) -
 def head_constants(d: int, group: int, split: Split, interpreted: bool) -> dict[str, Any]:
     """What is compiled into ``split_heads``."""
     return {
-        "D": d, "GROUP": group, "BLOCK_D": _filled(d), "BLOCK_H": split.heads, "BLOCK_N": split.positions,
-        "WIDE": interpreted,
+        "PAGE": PAGE_TOKENS, "D": d, "GROUP": group, "BLOCK_D": _filled(d), "BLOCK_H": split.heads,
+        "BLOCK_N": split.positions, "WIDE": interpreted,
     }  # fmt: skip
 
 
@@ -209,7 +217,7 @@ _GROUPS = ((4, 128), (7, 64))
 
 def kept_kernels() -> Iterator[KeptKernel]:
     """Attention of known models, in both cache types."""
-    index = {"sequences": "*i32", "positions": "*i32"}
+    index = dict.fromkeys(("table", "sequences", "positions"), "*i32")
     left = dict.fromkeys(("partial", "tops", "totals"), "*fp32")
     for width, name in ((_KV_LORA + _ROPE, "bf16"), (128, "f16")):
         stored = f"*{KV_TYPES[name]}"
@@ -219,16 +227,16 @@ def kept_kernels() -> Iterator[KeptKernel]:
             {
                 **dict.fromkeys(("q", "k", "v", "factors"), "*fp32"),
                 **dict.fromkeys(("queries", "k_cache", "v_cache"), stored), **index,
-                **dict.fromkeys(("capacity", "heads", "kv_heads", "width"), "i32"),
+                **dict.fromkeys(("pages", "slots", "heads", "kv_heads", "width"), "i32"),
             },
-            {"BLOCK": filled(width)},
+            take_constants(width),
             _TAKE_WARPS,
             multiples=("width",),
             wide_loads=width > 128,  # a warp has them all
         )  # fmt: skip
     for heads, (name, kv) in itertools.product(_LATENT_HEADS, KV_TYPES.items()):
         split, stored = latent_split(heads), f"*{kv}"
-        sizes = dict.fromkeys(("heads", "capacity", "window", "splits"), "i32")
+        sizes = dict.fromkeys(("heads", "pages", "window", "splits"), "i32")
         yield KeptKernel(
             "attention_kernels.split_latent",
             f"{name}, {heads} heads",
@@ -240,7 +248,7 @@ def kept_kernels() -> Iterator[KeptKernel]:
         )
     for (group, d), (name, kv) in itertools.product(_GROUPS, KV_TYPES.items()):
         split, stored = head_split(group), f"*{kv}"
-        sizes = dict.fromkeys(("kv_heads", "capacity", "window", "splits"), "i32")
+        sizes = dict.fromkeys(("kv_heads", "pages", "slots", "window", "splits"), "i32")
         yield KeptKernel(
             "attention_kernels.split_heads",
             f"{name}, {group} heads of {d}",

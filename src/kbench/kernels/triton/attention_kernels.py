@@ -12,8 +12,14 @@ A program finds its run of positions by the token's position, which it reads fro
 the cache's capacity alone, and can be recorded once and replayed for every token. Splits that a short context leaves
 over end at once, and what they would have written is not read.
 
-Position ``p`` is in slot ``p % capacity``. Scores are in units of ``ln 2``: powers of two are one instruction. Slots
-that no token sees are never read.
+Caches lie in pages, and ``table [sequences, pages]`` says on which a sequence's tokens are. A block of ``BLOCK_N``
+positions begins at a multiple of it, and ``PAGE`` is one too: so a block lies on one page, found once for all of it::
+
+    position p    page number table[sequence, p // PAGE % pages], row p % PAGE of it
+    row           of [kv_heads, slots, width]:  head, page * PAGE + p % PAGE
+
+Scores are in units of ``ln 2``: powers of two are one instruction. Rows that no token sees, and pages that no table
+names, are never read.
 """
 
 # Triton's parameters have no Python types.
@@ -39,15 +45,14 @@ def _nearest(x, like: tl.constexpr):
 
 @triton.jit
 def take_rows(
-    q, k, v, queries, factors, k_cache, v_cache, sequences, positions, capacity, heads, kv_heads, width,
-    BLOCK: tl.constexpr,
+    q, k, v, queries, factors, k_cache, v_cache, table, sequences, positions, pages, slots, heads, kv_heads, width,
+    PAGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A token's new rows, one a program, each ``width`` long: ``heads`` of ``q``, ``kv_heads`` of ``k``, and as many of
     ``v`` as programs are left.
 
     Queries go to ``queries`` in the cache's type, as fractions of their largest magnitude, which fit any type, and
-    that to ``factors [tokens, heads]``. Keys and values go to their slots of ``[sequences, kv_heads, capacity,
-    width]``."""
+    that to ``factors [tokens, heads]``. Keys and values go to their pages of ``[kv_heads, slots, width]``."""
     token, row = tl.program_id(0), tl.program_id(1)
     column = tl.arange(0, BLOCK)
     here = column < width
@@ -63,8 +68,9 @@ def take_rows(
         is_key = row < heads + kv_heads
         head = (row - heads) % kv_heads
         at = (token * kv_heads + head).to(tl.int64) * width + column
-        slot = tl.load(positions + token).to(tl.int32) % capacity
-        to = ((tl.load(sequences + token).to(tl.int64) * kv_heads + head) * capacity + slot) * width + column
+        position = tl.load(positions + token).to(tl.int32)
+        page = tl.load(table + tl.load(sequences + token).to(tl.int64) * pages + position // PAGE % pages)
+        to = (head.to(tl.int64) * slots + page.to(tl.int64) * PAGE + position % PAGE) * width + column
         if is_key:
             tl.store(k_cache + to, _nearest(tl.load(k + at, mask=here, other=0), low), mask=here)
         else:
@@ -73,19 +79,20 @@ def take_rows(
 
 @triton.jit
 def _run(position, window, splits, split, BLOCK_N: tl.constexpr):
-    """The positions ``[begin, end)`` of a split: whole blocks, but for the last."""
-    first = tl.where(window > 0, tl.maximum(position - window + 1, 0), 0)
+    """The first position that is seen, and the positions ``[begin, end)`` of a split: whole blocks, but that it ends
+    with what is seen. A window may begin within the first block."""
+    seen = tl.where(window > 0, tl.maximum(position - window + 1, 0), 0)
+    first = seen // BLOCK_N * BLOCK_N
     length = tl.cdiv(tl.cdiv(position + 1 - first, splits), BLOCK_N) * BLOCK_N
     begin = first + split * length
-    return begin, tl.minimum(begin + length, position + 1)
+    return seen, begin, tl.minimum(begin + length, position + 1)
 
 
 @triton.jit
-def _slots(begin, at, capacity, BLOCK_N: tl.constexpr):
-    """Positions ``at`` on, and their slots: a run beginning at ``begin`` goes around the ring at most once."""
-    position = at + tl.arange(0, BLOCK_N)
-    slot = position - begin // capacity * capacity
-    return position, tl.where(slot >= capacity, slot - capacity, slot)
+def _block(row, at, pages, PAGE: tl.constexpr):
+    """Where the block of positions from ``at`` on begins, in slots of a head; ``row``: its sequence's of the table."""
+    page = tl.load(row + at // PAGE % pages)
+    return page.to(tl.int64) * PAGE + at % PAGE
 
 
 @triton.jit
@@ -114,15 +121,15 @@ def _softmax_step(scores, here, top, total, sums):
 
 @triton.jit
 def split_latent(
-    q, factors, latents, sequences, positions, partial, tops, totals, scale, heads, capacity, window, splits,
-    KV_LORA: tl.constexpr, ROPE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr,
+    q, factors, latents, table, sequences, positions, partial, tops, totals, scale, heads, pages, window, splits,
+    PAGE: tl.constexpr, KV_LORA: tl.constexpr, ROPE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """``q [tokens, heads, KV_LORA + ROPE]``, each row times its one of ``factors``, over ``latents [sequences, 1,
-    capacity, KV_LORA + ROPE]``, whose first part is the values too. ``scale``: of scores, over ``ln 2``. Fills
+    """``q [tokens, heads, KV_LORA + ROPE]``, each row times its one of ``factors``, over ``latents [1, slots,
+    KV_LORA + ROPE]``, whose first part is the values too. ``scale``: of scores, over ``ln 2``. Fills
     ``partial [tokens, heads, splits, KV_LORA]`` and ``tops``, ``totals [tokens, heads, splits]``."""
     split, token = tl.program_id(1), tl.program_id(2)
-    begin, end = _run(tl.load(positions + token).to(tl.int32), window, splits, split, BLOCK_N)
+    seen, begin, end = _run(tl.load(positions + token).to(tl.int32), window, splits, split, BLOCK_N)
     if begin < end:
         width: tl.constexpr = KV_LORA + ROPE
         low: tl.constexpr = latents.dtype.element_ty
@@ -135,14 +142,14 @@ def split_latent(
         q_r = tl.load(q + row * width + KV_LORA + r[None, :], mask=is_head & is_r[None, :], other=0)
         q_c, q_r = _operand(q_c, low, WIDE), _operand(q_r, low, WIDE)
         factor = tl.load(factors + token * heads + head, mask=head < heads, other=0) * scale
-        base = latents + tl.load(sequences + token).to(tl.int64) * capacity * width
+        pages_here = table + tl.load(sequences + token).to(tl.int64) * pages
+        n = tl.arange(0, BLOCK_N)
         top = tl.full((BLOCK_H,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_H,), tl.float32)
         sums = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
         for at in range(begin, end, BLOCK_N):
-            position, slot = _slots(begin, at, capacity, BLOCK_N)
-            here = position < end
-            of_row = base + slot[:, None] * width
+            here = (at + n >= seen) & (at + n < end)
+            of_row = latents + _block(pages_here, at, pages, PAGE) * width + n[:, None] * width
             latent = tl.load(of_row + c[None, :], mask=here[:, None] & is_c[None, :], other=0)
             rotated = tl.load(of_row + KV_LORA + r[None, :], mask=here[:, None] & is_r[None, :], other=0)
             latent, rotated = _operand(latent, low, WIDE), _operand(rotated, low, WIDE)
@@ -159,14 +166,14 @@ def split_latent(
 
 @triton.jit
 def split_heads(
-    q, factors, k, v, sequences, positions, partial, tops, totals, scale, kv_heads, capacity, window, splits,
-    D: tl.constexpr, GROUP: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
-    WIDE: tl.constexpr,
+    q, factors, k, v, table, sequences, positions, partial, tops, totals, scale, kv_heads, pages, slots, window, splits,
+    PAGE: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_N: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """As ``split_latent``: ``q [tokens, kv_heads * GROUP, D]`` over ``k``, ``v [sequences, kv_heads, capacity,
-    D]``. A program has up to ``BLOCK_H`` heads of one group."""
+    """As ``split_latent``: ``q [tokens, kv_heads * GROUP, D]`` over ``k``, ``v [kv_heads, slots, D]``. A program has up
+    to ``BLOCK_H`` heads of one group."""
     split, token = tl.program_id(1), tl.program_id(2)
-    begin, end = _run(tl.load(positions + token).to(tl.int32), window, splits, split, BLOCK_N)
+    seen, begin, end = _run(tl.load(positions + token).to(tl.int32), window, splits, split, BLOCK_N)
     if begin < end:
         low: tl.constexpr = k.dtype.element_ty
         blocks: tl.constexpr = (GROUP + BLOCK_H - 1) // BLOCK_H
@@ -178,14 +185,15 @@ def split_heads(
         row, is_head = head_row[:, None], (member < GROUP)[:, None]
         query = _operand(tl.load(q + row * D + d[None, :], mask=is_head & is_d, other=0), low, WIDE)
         factor = tl.load(factors + head_row, mask=member < GROUP, other=0) * scale
-        base = (tl.load(sequences + token).to(tl.int64) * kv_heads + kv_head) * capacity * D
+        pages_here = table + tl.load(sequences + token).to(tl.int64) * pages
+        base = kv_head.to(tl.int64) * slots
+        n = tl.arange(0, BLOCK_N)
         top = tl.full((BLOCK_H,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_H,), tl.float32)
         sums = tl.zeros((BLOCK_H, BLOCK_D), tl.float32)
         for at in range(begin, end, BLOCK_N):
-            position, slot = _slots(begin, at, capacity, BLOCK_N)
-            here = position < end
-            of_row = base + slot[:, None] * D + d[None, :]
+            here = (at + n >= seen) & (at + n < end)
+            of_row = (base + _block(pages_here, at, pages, PAGE)) * D + n[:, None] * D + d[None, :]
             keys = _operand(tl.load(k + of_row, mask=here[:, None] & is_d, other=0), low, WIDE)
             values = _operand(tl.load(v + of_row, mask=here[:, None] & is_d, other=0), low, WIDE)
             scores = tl.dot(query, tl.trans(keys)) * factor[:, None]
@@ -208,7 +216,7 @@ def combine_splits(
     row = tl.program_id(0)
     column = tl.program_id(1) * BLOCK_V + tl.arange(0, BLOCK_V)
     split = tl.arange(0, BLOCK_S)
-    begin, end = _run(tl.load(positions + row // heads).to(tl.int32), window, splits, split, BLOCK_N)
+    _, begin, end = _run(tl.load(positions + row // heads).to(tl.int32), window, splits, split, BLOCK_N)
     # A split beyond those that there are would begin within the positions where these do not reach the last.
     here = (begin < end) & (split < splits)
     to = row * splits + split

@@ -181,13 +181,14 @@ class TritonImplementation:
 
         device = self._device
         x = [torch.from_numpy(np.ascontiguousarray(a)).to(device.place) for a in inputs]
-        host = {layer: TorchCache.over(cache) for layer, cache in state.caches.items()}
-        there = {n: TorchCache(c.k.to(device.place), c.v.to(device.place), c.kv) for n, c in host.items()}
-        moved = StepState(state.tokens, state.position, there, state.spans)  # type: ignore[arg-type]
+        there = device.caches_of(state)
+        moved = StepState(state.tokens, state.position, there, state.spans)
         found = [y.cpu().numpy() for y in device.compute(call, prepared, x, moved)]
         for layer, cache in there.items():
-            host[layer].k.copy_(cache.k)
-            host[layer].v.copy_(cache.v)
+            host = TorchCache.over(state.caches[layer])
+            for sequence, position, rows in state.parts():
+                made = cache.held(sequence, position, position + rows.stop - rows.start)
+                host.put(sequence, position, [t.cpu() for t in made])
         return found
 
     @property

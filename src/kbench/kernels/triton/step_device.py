@@ -11,7 +11,7 @@ from kbench.core import OpCall, Problem
 from ..cache import check_room
 from ..implementation import YES, Prepared, StepState, Support
 from ..rope import rope_frequencies
-from ..torch_baseline import TorchCache, TorchDevice, TorchWeights
+from ..torch_baseline import PagedCache, TorchCache, TorchDevice, TorchWeights, in_pages
 from . import attention, sampling, small_ops
 from .places import places
 
@@ -119,23 +119,32 @@ class StepDevice(TorchDevice):
         scale = float(call.attrs.get("scale", 1 / math.sqrt(kv_lora + rope)))  # type: ignore[arg-type]
         return [attention.attend_latent(x[0], x[1], cache, places(s, self.place), scale, heads, kv_lora, window)]
 
-    def _decoding(self, call: OpCall, state: StepState) -> TorchCache | None:
-        """The cache of ``call`` where its tokens attend one by one, over a cache that kernels take.
+    def caches_of(self, state: StepState) -> dict[int, Any]:
+        lengths = {sequence: position for sequence, position, _ in state.parts()}
+        return {
+            layer: in_pages(TorchCache.over(cache), [lengths.get(s, 0) for s in range(len(cache.k))], self.place)
+            for layer, cache in state.caches.items()
+        }
+
+    def _decoding(self, call: OpCall, state: StepState) -> PagedCache | None:
+        """The cache of ``call`` where its tokens attend one by one, over a cache that kernels take: one in pages, as a
+        GPU's are.
 
         Raises:
             UserError: they do not fit.
         """
         if not takes(call.problem).ok:
             return None
-        cache = state.caches[int(call.attrs.get("layer", 0))]  # type: ignore[arg-type]
-        assert isinstance(cache, TorchCache)
+        cache: Any = state.caches[int(call.attrs.get("layer", 0))]  # type: ignore[arg-type]
+        if not isinstance(cache, PagedCache):
+            return None
         if state.on_device is not None:  # one token, of which the host knows nothing else
             return cache
         parts = state.parts()
         if any(rows.stop - rows.start > attention.MAX_TOKENS for _, _, rows in parts):
             return None
         for _, position, rows in parts:
-            check_room(cache.k.shape[2], position, rows.stop - rows.start, call.problem.integer("window"))
+            check_room(cache.capacity, position, rows.stop - rows.start, call.problem.integer("window"))
         return cache
 
     def _silu_mul(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
