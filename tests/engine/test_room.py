@@ -49,6 +49,18 @@ def test_the_program_for_few_tokens_behind_a_long_past_is_counted(path: Path, mo
     assert need.cache * session.cache.capacity == session.cache.n_bytes
 
 
+@pytest.mark.parametrize("options", [{}, {"sequences": 3}, {"sequences": 3, "cache_tokens": 300}])
+def test_pages_are_counted_whole(path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """A device that stands for a GPU keeps its caches as one would: in pages."""
+    pytest.importorskip("torch")
+    on_gpu = Placement(GPU, "torch", GPU, "torch")
+    session, need = load(path, monkeypatch, default=on_gpu, **options)
+    pages = {1: 4, 3: 5 if "cache_tokens" in options else 12}[options.get("sequences", 1)]
+    model = session.descriptor
+    assert session.cache.n_bytes == pages * 64 * kv_bytes_per_token(model, "f16")
+    assert need.cache * 200 + need.fixed_cache == session.cache.n_bytes == session.report.kv_bytes
+
+
 def test_a_layer_that_is_swapped_in_is_counted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(
@@ -96,7 +108,8 @@ def test_a_cache_is_counted_where_its_attention_lies(path: Path) -> None:
     }
     found = planned_needs(model, placed, 100, "f16", 32)
     caches = {device: lines["cache for 100 tokens"] for device, lines in found.items()}
-    assert caches == {GPU: a_layer, GPU1: a_layer, far: a_layer, CPU: a_layer * (model.n_layers - 2)}
+    in_pages = a_layer * 128 // 100  # two of 64 tokens
+    assert caches == {GPU: in_pages, GPU1: in_pages, far: a_layer, CPU: a_layer * (model.n_layers - 2)}
     assert all(lines["workspace"] > 0 for lines in found.values())
 
 

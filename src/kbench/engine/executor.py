@@ -22,7 +22,9 @@ import numpy.typing as npt
 from kbench.core import CPU, INJECTED, Device, OpCall, Value
 from kbench.kernels import (
     AnyArray,
+    Cache,
     DeviceStep,
+    PagedCache,
     Spans,
     StepState,
     TokenDraw,
@@ -174,8 +176,7 @@ class Executable:
         item = device_of(call, self._machine.devices)
         if item is not None:
             tensors = {
-                layer: cache if isinstance(cache, TorchCache) else TorchCache.over(cache)
-                for layer, cache in caches.items()
+                layer: TorchCache.over(cache) if isinstance(cache, Cache) else cache for layer, cache in caches.items()
             }
             return _TorchCall(call, self._slots, item, self._weights.of(call), tensors, self._on_device(call.device))
         return _PythonCall(call, self._slots, _runner(call, self._weights, caches, self._bind))
@@ -328,7 +329,7 @@ class _TorchCall:
         slots: dict[str, Slot],
         item: TorchDevice,
         prepared: Any,
-        caches: dict[int, TorchCache],
+        caches: dict[int, TorchCache | PagedCache],
         on_device: DeviceStep | None,
     ) -> None:
         self._call, self._item, self._prepared = call, item, prepared

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 from kbench.core import UserError
-from kbench.kernels import Cache, Stored, empty_rows, first_seen
+from kbench.kernels import PAGE_TOKENS, Cache, Stored, empty_rows, first_seen, pages_for
 from kbench.model import ModelDescriptor, layer_kv_bytes, layer_state_bytes
 
 STOP, RING = "stop", "ring"
@@ -28,12 +28,15 @@ class CacheShape:
         step: the most tokens of a sequence that one step takes.
         overflow: what happens after ``context`` tokens: ``stop``, or ``ring``: the oldest leave.
         sequences: how many there is room for, each with its own tokens.
+        shared_tokens: of caches in pages, tokens that there is room for in all sequences together; 0: each one's whole
+            context. Layers with a window of their own, which keep little, have room for each sequence's.
     """
 
     context: int
     step: int
     overflow: str = STOP
     sequences: int = 1
+    shared_tokens: int = 0
 
     def window(self, model: ModelDescriptor, layer: int) -> int:
         """Tokens that one sees in a layer at the most, itself included; 0: all."""
@@ -52,13 +55,25 @@ class CacheShape:
         around = window + self.step - 1
         return around if self.overflow == RING else min(around, self.context)
 
-    def layer_bytes(self, model: ModelDescriptor, layer: int, kv: str) -> tuple[int, int]:
-        """Bytes of a layer's cache: for each token of context, and besides."""
+    def pages(self, model: ModelDescriptor, layer: int) -> tuple[int, int]:
+        """Where a layer's cache lies in pages: how many there are, and how many a sequence can have."""
+        slots = self.slots(model, layer)
+        each = pages_for(slots)
+        whole = self.sequences * each
+        return min(whole, pages_for(self.shared_tokens) or whole) if slots >= self.context else whole, each
+
+    def layer_bytes(self, model: ModelDescriptor, layer: int, kv: str, paged: bool = False) -> tuple[int, int]:
+        """Bytes of a layer's cache: for each token of context, and besides. ``paged``: in pages, whole ones."""
         if not model.attends(layer):
             return 0, self.sequences * layer_state_bytes(model)
-        token = self.sequences * layer_kv_bytes(model, kv)
-        slots = self.slots(model, layer)
-        return (token, (slots - self.context) * token) if slots >= self.context else (0, slots * token)
+        one = layer_kv_bytes(model, kv)
+        slots, n = self.slots(model, layer), self.sequences
+        if paged:
+            n_pages, each = self.pages(model, layer)
+            slots = each * PAGE_TOKENS
+            if n_pages < n * each:  # whatever the context is
+                return 0, n_pages * PAGE_TOKENS * one
+        return (n * one, (slots - self.context) * n * one) if slots >= self.context else (0, slots * n * one)
 
 
 class KvCache:
@@ -75,7 +90,7 @@ class KvCache:
 
     Position ``p`` is in slot ``p % slots``. Memory is the operating system's to page: it is committed as tokens come,
     and of a sequence that is freed it is given back, so that many sequences with large contexts cost what they hold.
-    There is no table of pages besides the processor's own.
+    There is no table of pages besides the processor's own; on a GPU there is (``PlacedCaches``).
 
     Attributes:
         shape: how much is kept.
@@ -127,14 +142,15 @@ class KvCache:
         """Whether not one more token fits."""
         return self.shape.overflow == STOP and self._positions[sequence] >= self.capacity
 
-    def reserve(self, n_tokens: int, sequence: int = 0) -> None:
-        """Makes sure that ``n_tokens`` more fit.
+    def reserve(self, tokens: Mapping[int, int]) -> None:
+        """Makes sure that so many more tokens fit, by sequence.
 
         Raises:
             UserError: they do not. The cache is as before, and the caller may go on with fewer.
         """
-        if self.shape.overflow == STOP and self._positions[sequence] + n_tokens > self.capacity:
-            self.refuse(self._positions[sequence], n_tokens, self.capacity)
+        for sequence, n_tokens in tokens.items():
+            if self.shape.overflow == STOP and self._positions[sequence] + n_tokens > self.capacity:
+                self.refuse(self._positions[sequence], n_tokens, self.capacity)
 
     @staticmethod
     def refuse(position: int, n_tokens: int, capacity: int) -> NoReturn:

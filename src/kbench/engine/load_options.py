@@ -26,6 +26,8 @@ class LoadOptions:
     context: tokens that a sequence may have; by default what the model was trained for, up to 4096.
     overflow: after so many tokens: ``stop``, or ``ring``: the oldest leave, and a token sees the last ``context``.
     sequences: conversations that there is room for, each with ``context`` tokens.
+    cache_tokens: on a GPU, tokens that there is room for in all sequences together, in whole pages; by default in each
+        its whole context. What a sequence was forked with counts once.
     kv: type of the cache: ``f16``, ``bf16``, ``q8_0`` or ``f32``.
     threads: threads of native code; by default one per physical core, at most the control group's quota. Modules that
         a placement gives another count use that one: at most ``threads`` or ``prefill_threads`` where either is given,
@@ -47,6 +49,7 @@ class LoadOptions:
     context: int | None = None
     overflow: str = "stop"
     sequences: int = 1
+    cache_tokens: int | None = None
     kv: str = "f16"
     threads: int | None = None
     prefill_threads: int | None = None

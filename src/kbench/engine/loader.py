@@ -50,7 +50,7 @@ from .load_report import LoadReport
 from .machine import Machine
 from .operator_store import OperatorStore
 from .pipeline import HostGroup
-from .placed_caches import PlacedCaches
+from .placed_caches import PlacedCaches, paged_homes
 from .planned import ONE_TOKEN, PlannedExecutable, why_not_planned
 from .room import (
     DEFAULT_CONTEXT,
@@ -143,6 +143,10 @@ def _load(
     if options.overflow not in OVERFLOWS:
         raise UserError(f"{options.overflow!r}", where="overflow", accepted=", ".join(OVERFLOWS))
     sequences = _positive("sequences", options.sequences, _MAX_SEQUENCES)
+    if options.cache_tokens is not None:
+        _positive("cache_tokens", options.cache_tokens, 1 << 24)
+        if group is not None:
+            raise Unsupported("fewer pages than sequences may come to need, over several hosts", where="cache_tokens")
     chunk = max(1, min(options.chunk, context))
     counts, most_threads = _thread_counts(options.threads, options.prefill_threads)
     tokenizer = Tokenizer(gguf.metadata)
@@ -201,15 +205,16 @@ def _load(
     )
     here = Device("cpu", 0, devices.host)
     homes = attention_homes(call for _, calls in plans for call in calls if devices.is_local(call.device))
+    paged = paged_homes((call for _, calls in plans for call in calls), devices)
     if devices.n_hosts == 1:  # somebody's own attention keeps what it keeps in host memory
         homes = {layer: homes.get(layer, (here,)) for layer in range(descriptor.n_layers)}
 
     def memory_of(device: Device) -> Device | None:
         return devices.physical(device) if devices.is_local(device) else None
 
-    shape = cache_shape(context, chunk, threshold, options.overflow, sequences)
     laid = [(program, as_laid_out(calls, devices)) for program, calls in plans]
-    needs = run_needs(laid, homes, lambda layer: shape.layer_bytes(descriptor, layer, kv), memory_of)
+    shape = cache_shape(context, chunk, threshold, options.overflow, sequences, options.cache_tokens or 0)
+    needs = run_needs(laid, homes, lambda home: shape.layer_bytes(descriptor, home[0], kv, home in paged), memory_of)
     add_weights(needs, store, plans)
     check_room(needs, context)
 
@@ -220,7 +225,7 @@ def _load(
     operators.load()
     seconds = time.perf_counter() - started
     everywhere = len(homes) == descriptor.n_layers and all(places == (here,) for places in homes.values())
-    cache = KvCache(descriptor, shape, kv) if everywhere else PlacedCaches(descriptor, shape, kv, homes, devices)
+    cache = KvCache(descriptor, shape, kv) if everywhere else PlacedCaches(descriptor, shape, kv, homes, devices, paged)
     machine = Machine(devices, max((call.threads or 1 for call in at_once), default=1), group)
 
     def build(phase: Phase, tokens: int, logits: str, keep: str) -> Executable:

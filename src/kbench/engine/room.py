@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbench.core import AUTO, CPU, Assignment, Device, OpCall, OverBudget, Phase, Placement, format_bytes
+from kbench.kernels import PAGE_TOKENS
 from kbench.model import ModelDescriptor, absorbing_is_faster, lower, plan_arena
 
 from .kv_cache import RING, STOP, CacheShape
 from .layerwise import LAYERWISE_CHUNK, by_layer
 from .load_options import FEW_TOKENS
 from .memory import available_bytes, device_bytes
-from .placed_caches import attention_devices
+from .placed_caches import Home, attention_devices
 from .schedule import COMPUTE, schedule
 from .weights import WeightStore
 
@@ -55,11 +56,13 @@ def programs(
     return found
 
 
-def cache_shape(context: int, chunk: int, threshold: int = 0, overflow: str = STOP, sequences: int = 1) -> CacheShape:
+def cache_shape(
+    context: int, chunk: int, threshold: int = 0, overflow: str = STOP, sequences: int = 1, shared_tokens: int = 0
+) -> CacheShape:
     """What a session keeps that steps ``chunk`` tokens, or with layer-wise prefill more."""
     by_layers = _prefills_by_layers(threshold, context, overflow)
     step = max(chunk, min(LAYERWISE_CHUNK, context)) if by_layers else chunk
-    return CacheShape(context, step, overflow, sequences)
+    return CacheShape(context, step, overflow, sequences, shared_tokens)
 
 
 def _prefills_by_layers(threshold: int, context: int, overflow: str) -> bool:
@@ -104,7 +107,7 @@ class Need:
 def run_needs(
     plans: Sequence[tuple[Program, Sequence[OpCall]]],
     homes: Mapping[int, Sequence[Device]],
-    layer_bytes: Callable[[int], tuple[int, int]],
+    layer_bytes: Callable[[Home], tuple[int, int]],
     memory_of: Callable[[Device], Device | None] = lambda device: device,
 ) -> dict[Device, Need]:
     """Caches and workspace. ``homes``: the devices of each layer's cache, which takes ``layer_bytes`` there: for
@@ -117,9 +120,10 @@ def run_needs(
             if memory is not None:
                 needs.setdefault(memory, Need()).workspace += plan_arena(calls, program.tokens, device).n_bytes
     for layer, places in homes.items():
-        token, besides = layer_bytes(layer)
-        for memory in map(memory_of, places):
+        for device in places:
+            memory = memory_of(device)
             if memory is not None:
+                token, besides = layer_bytes((layer, device))
                 need = needs.setdefault(memory, Need())
                 need.cache, need.fixed_cache = need.cache + token, need.fixed_cache + besides
     return needs
@@ -157,16 +161,25 @@ def check_room(needs: Mapping[Device, Need], context: int) -> None:
         if needed <= free:
             continue
         fits = (free - fixed) // need.cache if need.cache else 0
+        if device != CPU:  # whole pages
+            fits -= fits % PAGE_TOKENS
         told = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in need.lines(context).items())
         raise OverBudget(
             f"{format_bytes(needed - free)} short: {told}, reserve {format_bytes(_MARGIN_BYTES)}; "
             f"{format_bytes(free)} are free",
             where="memory" if device == CPU else f"memory of {device}",
             accepted=f"a context of at most {fits}" if fits > 0 else "",
-            todo=f"use --context {fits} or less"
-            if fits > 0
-            else "use a smaller quantization, or free memory: without any cache it does not fit either",
+            todo=_what_fits(fits, needed - free <= need.fixed_cache and not need.cache),
         )
+
+
+def _what_fits(context: int, shares_pages: bool) -> str:
+    """What to do where memory is short: by what the cache could be."""
+    if context > 0:
+        return f"use --context {context} or less"
+    if shares_pages:
+        return "use fewer cache_tokens, or a smaller quantization"
+    return "use a smaller quantization, or free memory: without any cache it does not fit either"
 
 
 def planned_needs(
@@ -184,6 +197,6 @@ def planned_needs(
         plans.append((program, calls))
     homes = attention_homes(call for _, calls in plans for call in calls)
     shape = cache_shape(context, min(chunk, context), threshold)
-    needs = run_needs(plans, homes, lambda layer: shape.layer_bytes(descriptor, layer, kv))
+    needs = run_needs(plans, homes, lambda home: shape.layer_bytes(descriptor, home[0], kv, home[1].kind != "cpu"))
     lines = {device: need.lines(context) for device, need in needs.items()}
     return {device: {name: n for name, n in told.items() if name != "weights"} for device, told in lines.items()}

@@ -244,7 +244,7 @@ class Session:
             raise self._bad_id(token)
         started = time.perf_counter()
         ids = self._ids[self._used(sequence)]
-        self.cache.reserve(1, sequence)
+        self.cache.reserve({sequence: 1})
         self._token[0] = token
         position = self.cache.position_of(sequence)
         self._span[0, 0], self._span[0, 1] = sequence, position
@@ -273,8 +273,8 @@ class Session:
         for row, (token, sequence) in enumerate(zip(tokens, sequences, strict=True)):
             if not 0 <= token < self.descriptor.vocab:
                 raise self._bad_id(token)
-            self.cache.reserve(1, self._used(sequence))
-            spans[row, :2] = sequence, self.cache.position_of(sequence)
+            spans[row, :2] = sequence, self.cache.position_of(self._used(sequence))
+        self.cache.reserve(dict.fromkeys(sequences, 1))
         if self._batch is None:
             self._batch = self._build(Phase.DECODE, self.cache.shape.sequences, "last", NOTHING)
         self._batch.run(np.asarray(tokens, np.int32), spans)
@@ -383,7 +383,7 @@ class Session:
 
     def _checked(self, tokens: Sequence[int] | npt.NDArray[np.integer], sequence: int = 0) -> npt.NDArray[np.int32]:
         ids = self._ids_in_vocabulary(tokens)
-        self.cache.reserve(ids.size, self._used(sequence))
+        self.cache.reserve({self._used(sequence): ids.size})
         return ids
 
     def _ids_in_vocabulary(self, tokens: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, Problem, Unsupported, work
+from kbench.kernels import PAGE_TOKENS, pages_for
 from kbench.model import plan_arena
 
 from .availability import GPU_IMPLEMENTATION
@@ -143,7 +144,7 @@ class Layout:
             if of != unit:
                 continue
             if call.problem.has("context"):
-                whole = call.problem.replace(context=self.plan.context)
+                whole = call.problem.replace(context=_kept_tokens(self.plan.context, device))
                 kv += self.plan.batch * int(work(whole).resident_bytes)
             if call.op == "delta_rule":  # a state of fixed size
                 kv += self.plan.batch * int(work(call.problem).resident_bytes)
@@ -351,6 +352,11 @@ class Layout:
             if cost is not None:
                 return cost.implementation
         return AUTO
+
+
+def _kept_tokens(context: int, device: Device) -> int:
+    """Tokens that a sequence's cache for ``context`` of them has room for: on a GPU in whole pages."""
+    return context if device == CPU else pages_for(context) * PAGE_TOKENS
 
 
 @functools.cache

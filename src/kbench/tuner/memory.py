@@ -1,7 +1,7 @@
 """What memory a placement takes on each device, line by line, and what the host sets aside besides the model.
 
 weights      as packed on the host, as in the file on a GPU
-cache        of ``--context`` tokens for each sequence, where attention runs
+cache        of ``--context`` tokens for each sequence, where attention runs: on a GPU in whole pages
 workspace    activations of both phases, and of prefill layer by layer, each in an arena of its own
 runtime      interpreter and torch on the host, context and libraries on a GPU
 pinned       page-locked buffers that copies to and from GPUs go through, on the host
