@@ -40,7 +40,8 @@ KT_OPS = {
     "VLinearMarlin": Op("marlin", "cuda", "Linear"),
     "KLinearCPUInfer": Op(AUTO, "cpu", "Linear"),
     "KExpertsCPU": Op(AUTO, "cpu", "Experts"),
-    "KExpertsMarlin": Op("marlin", "cuda", "Experts"),
+    # Nothing here rounds experts: they are multiplied as they are stored.
+    "KExpertsMarlin": Op("triton", "cuda", "Experts"),
     "KExpertsTorch": Op("torch", "", "Experts"),
 }
 
