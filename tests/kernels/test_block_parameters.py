@@ -162,6 +162,11 @@ def test_what_is_wrong_with_a_block() -> None:
         "unknown kernel parameter 'activation_planes' · torch has no kernel parameters"
     )
     assert "block_m" in block_errors({"block_m": 64}, [("triton", Device("cuda")), scalar])
+    triton = ("triton", Device("cuda"))
+    assert block_errors({"activation_planes": 1}, [triton, scalar]) == {}, "a GPU's kernels pass over it"
+    assert block_errors({"tile": "lanes2"}, [triton]) == {}
+    assert "tile" in block_errors({"tile": "lanes2"}, [triton, scalar]), "which the CPU's refuse"
+    assert "accepted: auto, lanes1" in str(block_errors({"tile": "lanes3"}, [triton])["tile"])
     marlin = ("marlin", Device("cuda"))
     assert block_errors({"group": 64, "tile": "16x64w4s4", "parts": 4}, [marlin]) == {}
     assert str(block_errors({"group": 96}, [marlin])["group"]) == "group is 96 · accepted: 64, 128"

@@ -17,15 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from kbench.core import default_threads
+from kbench.core import Problem, default_threads
+from kbench.kernels import implementation
 from kbench.kernels.triton.chip import CHIPS, Chip, by_choice, nearest
 from kbench.kernels.triton.compiled import Compiled, MachineCode, compile_all
 from kbench.kernels.triton.kept_kernel import KeptKernel
 from kbench.kernels.triton.kernel_digest import kernel_digest
 from kbench.kernels.triton.kernel_list import kept_kernels
+from kbench.kernels.triton.parameters import tile_rows
 from kbench.kernels.triton.plane_matrix import product_kernel
 from kbench.kernels.triton.planes import PLANE_FORMATS, chunk_width
-from kbench.kernels.triton.tile import default_tile
+from kbench.kernels.triton.tile import default_tile, kept_tiles
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from gpu_kernels_table import DATA, name_of, read_data
@@ -139,3 +141,24 @@ def test_kept_products_are_the_ones_that_run(quant: str) -> None:
             launched = product_kernel(quant, dataclasses.replace(tile, parts=1))
             same = [k.chips for k in kept if dataclasses.replace(k, chips=launched.chips) == launched]
             assert same and capability in same[0], f"{m} rows on {capability}: {tile}"
+
+
+def test_tiles_are_declared_and_only_kept_ones_can_be_named() -> None:
+    few, many = (Problem.parse(f"linear(quant=Q4_K,n=5120,k=5120,tokens={tokens})") for tokens in (4, 5))
+    item = implementation("triton")
+    assert [p.candidates for p in item.block_parameters(few)] == [("auto", "lanes1", "lanes2", "lanes4")]
+    assert [p.candidates for p in item.block_parameters(many)] == [("auto", "cores16", "cores32", "cores64")]
+    assert item.block_parameters(Problem.parse("linear(quant=IQ2_S,n=5120,k=5120,tokens=4)")) == (), "torch multiplies"
+    (everything,) = item.block_parameters()
+    assert set(everything.candidates) >= {"lanes4", "cores16"} and everything.accepts(everything.default)
+    for name in everything.candidates[1:]:
+        rows = tile_rows({"tile": name})
+        for quant, fmt in PLANE_FORMATS.items():
+            width = chunk_width(fmt, 5120)
+            for capability in CHIPS:
+                m = 3 if name.startswith("lanes") else 100
+                tile = default_tile(m, 5120, 5120, width, fmt, capability, rows)
+                assert tile.block_m == rows and dataclasses.replace(tile, parts=1) in kept_tiles(width, fmt, capability)
+                assert default_tile(103 - m, 5120, 5120, width, fmt, capability, rows) == default_tile(
+                    103 - m, 5120, 5120, width, fmt, capability
+                ), f"{quant}: a tile of the other kind is not taken"

@@ -149,8 +149,8 @@ def block_errors(block: Block, used: Iterable[tuple[str, Device]], where: str = 
     """What is wrong with kernel parameters ``block`` of a module that runs on the implementations ``used``, each with
     its device, by the parameter's name; empty when nothing is.
 
-    ``auto`` stands for every implementation of its device. An implementation without parameters ignores ``block`` if
-    another one reads it; one that is not known here, or not built, is believed.
+    ``auto`` stands for every implementation of its device. An implementation without parameters, or on a GPU, ignores
+    what another one reads; one that is not known here, or not built, is believed.
     """
     if not block:
         return {}
@@ -162,11 +162,14 @@ def block_errors(block: Block, used: Iterable[tuple[str, Device]], where: str = 
         if not found or any(isinstance(item, MissingNative) for item in found):
             return {}
         items |= {item.name: item for item in found}
-    readers = [{p.name: p for p in item.block_parameters()} for item in items.values()]
+    readers = [(item.device_kind, {p.name: p for p in item.block_parameters()}) for item in items.values()]
     errors: dict[str, UserError] = {}
-    for known in filter(None, readers):
-        errors |= parameter_errors(block, known, where)
-    if not any(readers):
+    for kind, known in readers:
+        # A GPU's kernels pass over what the CPU's read; the CPU's refuse what they do not know.
+        others = {name for other, names in readers if kind == "cuda" != other for name in names}
+        read = {name: value for name, value in block.items() if name in known or name not in others}
+        errors |= parameter_errors(read, known, where) if known else {}
+    if not any(known for _, known in readers):
         text = f"{', '.join(items)} {'has' if len(items) == 1 else 'have'} no kernel parameters"
         errors = {name: UserError(f"unknown kernel parameter {name!r}", where=where, todo=text) for name in block}
     return errors

@@ -22,6 +22,7 @@ from . import step_device
 from .block_tensor import BLOCK_TYPES, BlockTensor, block_tensor
 from .expert_stack import ExpertLayer, expert_layer
 from .experts import FEW_TOKENS, route, run_experts
+from .parameters import tile_parameters, tile_rows
 from .plane_matrix import PlaneMatrix, multiply, plane_matrix
 from .planes import PLANE_FORMATS
 from .step_device import StepDevice
@@ -84,7 +85,7 @@ class TritonDevice(StepDevice):
 
     def _linear(self, call: OpCall, w: Sequence[Any], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         if isinstance(w[0], PlaneMatrix):
-            y = multiply(x[0], w[0])
+            y = multiply(x[0], w[0], rows=tile_rows(call.block))
         elif isinstance(w[0], BlockTensor):
             import torch
 
@@ -162,7 +163,8 @@ class TritonImplementation:
         return takes(problem)
 
     def block_parameters(self, problem: Problem | None = None) -> tuple[BlockParameter, ...]:
-        return ()
+        cut = problem is None or (problem.op == "linear" and _in_planes(problem))
+        return tile_parameters(problem) if cut else ()
 
     def capturable(self, problem: Problem) -> Support:
         """Our kernels read nothing on the host; what torch does with blocks, and for the rest, prompts among it, is

@@ -165,8 +165,8 @@ def product_kernel(quant_name: str, tile: Tile, k: int = 5120, chips: tuple[int,
     )  # fmt: skip
 
 
-def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None) -> torch.Tensor:
-    """``x [m, k] float32 @ weights.T``: float32 ``[m, n]``.
+def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None, rows: int = 0) -> torch.Tensor:
+    """``x [m, k] float32 @ weights.T``: float32 ``[m, n]``; by ``tile``, or what ``default_tile`` makes of ``rows``.
 
     Up to ``FEW_ROWS`` rows in float32 throughout; beyond, activations and weights are rounded to float16 once each, and
     added up in float32. Rows of activations are brought into float16's range by powers of two.
@@ -176,7 +176,9 @@ def multiply(x: torch.Tensor, matrix: PlaneMatrix, tile: Tile | None = None) -> 
     from . import plane_kernels  # triton compiles for a GPU, or interprets
 
     m = len(x)
-    tile = tile or default_tile(m, matrix.n, matrix.columns, matrix.width, matrix.format, chip_at(x.device))
+    tile = tile or default_tile(
+        m, matrix.n, matrix.columns, matrix.width, matrix.format, chip_at(x.device), rows
+    )  # fmt: skip
     chunks = matrix.columns // (NIBBLES * matrix.width)
     parts = min(tile.parts, chunks)
     chunks_per_part = -(-chunks // parts)

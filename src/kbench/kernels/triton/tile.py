@@ -12,7 +12,7 @@ FEW_ROWS = 4
 # Programs that keep a GPU's memory busy: two for each of some 132 multiprocessors.
 _WANTED_PROGRAMS = 264
 # Rows of activations that tiles have.
-_BLOCKS = (1, 2, 4, 16, 32, 64)
+BLOCKS = (1, 2, 4, 16, 32, 64)
 
 
 def launch_options(warps: int, stages: int, registers: int) -> dict[str, int]:
@@ -53,11 +53,15 @@ _REGISTERS: Mapping[tuple[PlaneFormat, int, int], int] = {
 }
 
 
-def default_tile(m: int, n: int, columns: int, width: int, fmt: PlaneFormat | None = None, capability: int = 0) -> Tile:
+def default_tile(
+    m: int, n: int, columns: int, width: int, fmt: PlaneFormat | None = None, capability: int = 0, rows: int = 0
+) -> Tile:
     """A tile for ``m`` rows of activations that fits any chip, or the one that ``capability`` stands for: enough
-    programs to keep a large GPU busy."""
+    programs to keep a large GPU busy. Of ``rows`` rows, if so few or many are multiplied in the same way."""
     wanted = 1 << (m - 1).bit_length()
     block_m = wanted if m <= FEW_ROWS else max(16, min(64, wanted))
+    if rows and (rows <= FEW_ROWS) == (m <= FEW_ROWS):
+        block_m = rows
     tile = _tile(block_m, width, fmt, capability)
     programs = -(-n // tile.block_n) * -(-m // tile.block_m)
     chunks = columns // (NIBBLES * width)
@@ -67,7 +71,7 @@ def default_tile(m: int, n: int, columns: int, width: int, fmt: PlaneFormat | No
 
 def kept_tiles(width: int, fmt: PlaneFormat | None = None, capability: int = 0) -> tuple[Tile, ...]:
     """One tile for each way that ``default_tile`` cuts chunks ``width`` wide, for whoever compiles them all."""
-    return tuple(_tile(block_m, width, fmt, capability) for block_m in _BLOCKS)
+    return tuple(_tile(block_m, width, fmt, capability) for block_m in BLOCKS)
 
 
 def _tile(block_m: int, width: int, fmt: PlaneFormat | None, capability: int) -> Tile:
