@@ -49,6 +49,8 @@ _REGISTERS: Mapping[tuple[PlaneFormat, int, int], int] = {
         ("Q8_0", 2, 100): 48,
         ("Q4_0", 32, 86): 104,
         ("Q4_0", 32, 89): 104,
+        ("Q5_0", 32, 100): 144,
+        ("Q5_0", 32, 120): 144,
     }.items()
 }
 
@@ -80,7 +82,9 @@ def _tile(block_m: int, width: int, fmt: PlaneFormat | None, capability: int) ->
     # Three stages of bytes, 64 by 64, are more shared memory than chips like sm_86 have.
     stages = 2 if fmt.bits == 8 and block_m == 64 else 3
     registers = _REGISTERS.get((fmt, block_m, capability), 0)
-    return Tile(block_m, _rows(block_m, width), 4, stages, tensor_cores=block_m > FEW_ROWS, registers=registers)
+    # And 32 rows of bytes are no 16 bytes for each of 128 threads.
+    rows = 64 if fmt.bits == 8 and block_m > FEW_ROWS else _rows(block_m, width)
+    return Tile(block_m, rows, 4, stages, tensor_cores=block_m > FEW_ROWS, registers=registers)
 
 
 def _rows(block_m: int, width: int) -> int:
