@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kbench.core import CPU, Device
@@ -17,7 +17,7 @@ class Availability:
     Attributes:
         missing: operation -> why no GPU implementation runs it. Everything else has one, called GPU_IMPLEMENTATION.
         splits_experts: some of a layer's routed experts can run on a GPU while the others run on the host. Then the
-            planner places them in groups; else a layer's experts move as one.
+            planner places them in groups, where a GPU runs any; else a layer's experts move as one.
     """
 
     missing: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -27,6 +27,11 @@ class Availability:
         """Why ``op`` cannot be placed on ``device``; empty when it can."""
         return "" if device == CPU else self.missing.get(op, "")
 
+    def splits_on(self, devices: Iterable[Device]) -> bool:
+        """Whether one of ``devices`` is a GPU that experts can be split with."""
+        gpus = [device for device in devices if device != CPU]
+        return self.splits_experts and any(not self.why_not("moe_experts", device) for device in gpus)
 
-# Of this package. Rules name a device for a module, and a layer's experts are one: they have no words for a part.
-KBENCH = Availability({"moe_experts": "kernels for routed experts have run on no GPU yet"})
+
+# Of this package: a layer is split by ``gpu_experts`` of its rule.
+KBENCH = Availability({"moe_experts": "kernels for routed experts have run on no GPU yet"}, splits_experts=True)

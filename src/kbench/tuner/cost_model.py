@@ -35,6 +35,10 @@ PRODUCT_EFFICIENCY = 0.4
 # Before and after the work itself: threads meet.
 _CALL_SECONDS = 3e-6
 
+# A router's choice among a part of the experts: so many small operations of torch, 5 us each from Python.
+_MAP_CALLS = 8
+_MAP_SECONDS = _MAP_CALLS * 5e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -145,12 +149,15 @@ class CostModel:
     def _on_gpu(self, problem: Problem, device: Device) -> Cost | None:
         if device not in self.profiles or self.availability.why_not(problem.op, device):
             return None
-        seconds = self.profiles[device].seconds(work(problem))
+        launches = _MAP_CALLS if problem.op == "expert_map" else 1
+        seconds = launches * self.profiles[device].seconds(work(problem))
         return Cost(seconds, seconds * (1 - BAND), seconds * (1 + BAND), MODELLED, GPU_IMPLEMENTATION)
 
     def _on_cpu(self, problem: Problem, threads: int) -> Cost | None:
         if problem.op in PLANNED:
             return self._from_the_roof(problem, threads)
+        if problem.op == "expert_map":
+            return Cost(_MAP_SECONDS, _MAP_SECONDS * (1 - BAND), _MAP_SECONDS * (1 + BAND), MODELLED, AUTO, threads)
         small, scale = (problem, 1.0) if (problem, threads) in self._by_problem else proxy(problem)
         found = []
         for name in self._by_problem.get((small, threads), []):

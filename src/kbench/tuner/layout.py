@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, Problem, Unsupported, work
+from kbench.core import AUTO, CPU, Device, OpCall, Phase, Placement, Problem, work
 from kbench.kernels import PAGE_TOKENS, pages_for
 from kbench.model import plan_arena
 
@@ -79,7 +79,9 @@ class Layout:
                 for name in call.weights:
                     users.setdefault(name, set()).add(position)
         self._shared = {name for name, positions in users.items() if len(positions) > 1}
-        self._visits = _planned_visits(plan.visits, costs.availability.splits_experts)
+        # What brings the host's experts to a GPU for prefill brings all of a layer's.
+        self._splits = layerwise is None and costs.availability.splits_on(devices)
+        self._visits = _planned_visits(plan.visits, self._splits)
         self._split = SplitLayer(self)
         self._shapes: dict[object, int] = {}
         self._shape_of: dict[int, int] = {}
@@ -116,8 +118,11 @@ class Layout:
 
         ``threads``: of the CPU; None takes those that were chosen for the call's module.
         """
+        if call.op == "moe_experts" and "experts" in call.attrs:
+            return self._split.cost(call, device, threads)
         problem, times = self.plan.priced(call.problem)
-        n = self.threads[call.module] if threads is None else threads
+        # A mixture without shared experts has calls of its own where it is split only.
+        n = self.threads.get(call.module, self.costs.threads[-1]) if threads is None else threads
         if call.op == "moe_experts" and self._visits:
             visits = self.visits_of(layer_of(call.module), call)
             return self.costs.part(problem, device, n, visits.whole(problem.integer("tokens")))
@@ -207,7 +212,7 @@ class Layout:
         columns = []
         for chosen in _choices(allowed, len(self.devices)):
             columns.append(self._column(stage, sizes, chosen, None))
-            if self.costs.availability.splits_experts:
+            if self._splits:
                 ways = self._split.splits(stage, chosen, allowed)
                 columns += [self._column(stage, sizes, chosen, split) for split in ways]
         return columns
@@ -300,17 +305,7 @@ class Layout:
 
         A module with calls runs where its unit was placed. One without (a container, a shared part) goes with the
         nearest module above it that has calls, else with the first below it.
-
-        Raises:
-            Unsupported: the routed experts of a layer are split: rules name one device for a module.
         """
-        split = [s.name for s, column in zip(self.stages, solution.columns, strict=True) if column.split]
-        if split:
-            raise Unsupported(
-                f"the experts of {len(split)} layers lie on two devices each, and no rule can say that",
-                where=split[0],
-                todo="plan for an engine that moves them as one",
-            )
         placed: dict[str, Placement] = {}
         for stage, column in zip(self.stages, solution.columns, strict=True):
             for unit, chosen in zip(stage.units, column.devices, strict=True):
@@ -321,6 +316,8 @@ class Layout:
                         gpu = self.devices[_brought_to(column.devices)]
                         found = replace(found, prefill_device=gpu, prefill_op=GPU_IMPLEMENTATION, block={})
                     placed[module] = found
+            if column.split is not None:
+                self._split.place(stage, column.devices, column.split, placed)
         result: dict[str, Placement] = {}
         for node in self.plan.tree.walk():
             above = placed.get(node.name.rpartition(".")[0])

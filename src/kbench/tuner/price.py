@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kbench.core import Assignment, Device, OpCall, Phase
 from kbench.model import lower
@@ -12,6 +12,7 @@ from .cost_model import Cost
 from .layout import Layout
 from .placement import Solution
 from .schedule import makespan, steps_of
+from .vram_curve import phase_seconds
 
 _ELEMENT_BYTES = 4
 
@@ -35,24 +36,34 @@ class PhasePrice:
     def source(self) -> str:
         return "modelled" if any(cost.source == "modelled" for _, cost in self.calls) else "measured"
 
+    def scaled(self, factor: float) -> PhasePrice:
+        """The same calls, in another time together."""
+        return replace(self, seconds=self.seconds * factor, low=self.low * factor, high=self.high * factor)
+
 
 def price(layout: Layout, solution: Solution) -> dict[Phase, PhasePrice]:
     """One decoded token and one prefill step under ``solution``, from the same lowering that the engine runs."""
     plan = layout.plan
     assignment = layout.assignment(solution)
-    return {
+    prices = {
         phase: price_calls(
             lower(plan.descriptor, assignment, phase, tokens, context, kv=plan.kv, resolve=layout.resolve),
             _priced(layout, phase, assignment),
         )
         for phase, (tokens, context) in plan.shapes.items()
     }
+    if not any(column.split for column in solution.columns):
+        return prices
+    # Of layers that wait for the slower of two sides by chance, the mean is not what the means of both sides take.
+    means = phase_seconds(layout, solution)
+    return {phase: priced.scaled(means[phase] / priced.seconds) for phase, priced in prices.items()}
 
 
 def _priced(layout: Layout, phase: Phase, assignment: Assignment) -> Callable[[OpCall], Cost]:
     def cost(call: OpCall) -> Cost:
         # Placed on the host, and run elsewhere in prefill.
         away = call.op == "moe_experts" and call.device != assignment[call.module].generate_device
+        away = away and "experts" not in call.attrs
         return layout.brought(call, call.device) if away and phase is Phase.PREFILL else cost_of(call, layout)
 
     return cost

@@ -56,7 +56,7 @@ def prove(
     if not path.is_file():
         return Proof(reason="no weights: an embedded descriptor was planned; give a GGUF file to run it")
     assignment = placed.layout.assignment(placed.solution)
-    if any(placement.generate_device != CPU for placement in assignment.values()):
+    if any(placement.generate_device != CPU or placement.gpu_experts for placement in assignment.values()):
         return Proof(reason="the rules use a GPU whose times are modelled: nothing to run them on here")
     if not request.prove or load_session is None:
         return Proof(reason="not asked for")

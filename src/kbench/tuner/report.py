@@ -52,6 +52,9 @@ def op_rows(prices: Mapping[Phase, PhasePrice], layout: Layout) -> list[dict[str
 
 def _row(call: OpCall, phase: Phase, cost: Cost, module: str) -> dict[str, Any]:
     size = work(call.problem)
+    stored = size
+    if call.attrs.get("masked"):  # its problem has all of the layer's experts
+        stored = work(call.problem.replace(experts=len(call.attrs["experts"])))  # type: ignore[arg-type]
     return {
         "op": call.op,
         "module": module,
@@ -66,8 +69,8 @@ def _row(call: OpCall, phase: Phase, cost: Cost, module: str) -> dict[str, Any]:
         "measured_as": cost.key or None,
         "flops": size.flops,
         "bytes_touched": size.bytes_touched,
-        "elements_resident": size.elements_resident,
-        "resident_bytes": size.resident_bytes,
+        "elements_resident": stored.elements_resident,
+        "resident_bytes": stored.resident_bytes,
         "ai_touched": size.ai_touched,
         "ai_resident": size.ai_resident,
         "n_calls": 0,

@@ -43,7 +43,8 @@ class Part:
 
 
 class Visits:
-    """One layer's visits. ``shares`` is the probability that a token visits each expert, the most visited first."""
+    """One layer's visits. ``shares`` is the probability that a token visits each expert, the most visited first;
+    ``order`` are the numbers of those experts."""
 
     def __init__(self, top_k: int, shares: Sequence[float]) -> None:
         """``shares`` in any order; they are scaled to add up to ``top_k``.
@@ -51,11 +52,14 @@ class Visits:
         Raises:
             ValueError: they cannot be: one is negative, or would be visited more than once by every token.
         """
-        given = np.sort(np.asarray(shares, np.float64))[::-1]
+        unsorted = np.asarray(shares, np.float64)
+        order = np.argsort(-unsorted, kind="stable")
+        given = unsorted[order]
         scaled: Array = given * (top_k / given.sum())
         if not ((scaled >= 0) & (scaled < 1 + _FIT)).all():  # nor is anything that is no number
             raise ValueError(f"visits to {len(given)} experts, {top_k} a token, of {given[:1]} at the most")
         self.top_k, self.experts, self.shares = top_k, len(given), np.minimum(scaled, 1.0)
+        self.order: tuple[int, ...] = tuple(order.tolist())
         self._certain = int(np.count_nonzero(self.shares > _CERTAIN))
 
     @functools.cached_property
