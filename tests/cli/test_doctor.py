@@ -75,7 +75,9 @@ def test_the_support_table_says_what_multiplies_each_storage_type(app: typer.Typ
     assert table["Q4_K"]["torch"] == table["IQ1_M"]["reference"] == "dequantised"
     assert table["F32"]["torch"] == "own"
     if parts["cpu.scalar"]["runnable"]:
-        assert table["Q4_K"]["cpu.scalar"] == "own"
+        assert table["Q4_K"]["cpu.scalar"] == table["F32"]["cpu.scalar"] == "own"
+        # No packed layout: multiplied as floats.
+        assert table["IQ2_XXS"]["cpu.scalar"] == table["TQ1_0"]["cpu.scalar"] == "dequantised"
         native = [name for name in parts if name.startswith("cpu.")]
         assert all(parts[name]["tests"] for name in native)
         for kernels in table.values():

@@ -15,12 +15,13 @@ nb::dict isa_tests_by_name() {
   return out;
 }
 
-// The lowest instruction set below `name` with the same kernel: the one that it was written for.
+// The lowest instruction set below `name` with the same kernel: the one that it was written for. Formats without a
+// packed layout have none: they are dequantised, and F32's kernel multiplies them.
 nb::dict kernel_sources(const std::string& name) {
   const Isa isa = isa_from_name(name.c_str());
   const MatmulTable& table = matmul_table(isa);
   nb::dict out;
-  for (int f = 0; f < kFormatCount; ++f) {
+  for (int f = 0; f < kPackedFormatCount; ++f) {
     if (table.matmul[f] == nullptr) continue;
     Isa source = isa;
     while (source != Isa::scalar && matmul_table(isa_parent(source)).matmul[f] == table.matmul[f]) {

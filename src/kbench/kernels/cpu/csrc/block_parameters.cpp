@@ -74,7 +74,8 @@ const std::array<BlockParameter, kParameterCount>& table() {
        packed_matrix},
       {"panel_tokens", "tokens", kDefaults.panel_tokens, 0, kManyTokens, 1, {0, 2, 4, 8, 16, kMostPanelTokens}, {},
        "From so many tokens on, weights are unpacked into a panel in cache instead of being multiplied straight from "
-       "the packed lines. 0: where the two kernels were measured equally fast, a number of each storage type and instruction set.",
+       "the packed lines. 0: a number of each storage type and instruction set, on avx2 where the two kernels were measured "
+       "equally fast; for the others it is an estimate, 8 to 16, until one is measured.",
        either_product},
       {"k_block", "columns", kDefaults.k_block, 256, 1024, 256, {256, 512, 768, 1024}, {},
        "A panel of 512 columns and 16 rows of int16 takes 16 KiB: half of a first-level cache of 32 KiB, the other "

@@ -228,10 +228,6 @@ void Program::run(const RunState& given, std::vector<double>* seconds) {
     throw std::invalid_argument(std::to_string(state.n_tokens) + " tokens; this program takes 1 to " +
                                 std::to_string(max_tokens_));
   }
-  std::vector<Span> spans;
-  check_spans(given, &spans);
-  state.spans = spans.data();
-  for (const auto& check : checks_) check(state);
   // Before the lock: a thread that does not exist in a forked child may hold it for ever.
   pool_.check_process();
   struct Running {
@@ -240,6 +236,9 @@ void Program::run(const RunState& given, std::vector<double>* seconds) {
     ~Running() { runs.fetch_sub(1, std::memory_order_acq_rel); }
   } running(runs_);
   std::lock_guard<std::mutex> turn(run_mutex_);
+  check_spans(given, &spans_);
+  state.spans = spans_.data();
+  for (const auto& check : checks_) check(state);
   state.run = ++run_;
   if (seconds != nullptr) seconds->assign(static_cast<size_t>(n_steps_), 0.0);
   bad_expert_.store(false, std::memory_order_relaxed);

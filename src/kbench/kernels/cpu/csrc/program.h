@@ -271,7 +271,8 @@ class Program {
   std::vector<std::function<void(const RunState&)>> checks_;  // throw before a run
   std::atomic<bool> bad_expert_{false};
   Barrier barrier_;
-  std::mutex run_mutex_;  // replays share the scratch
+  std::mutex run_mutex_;     // replays share the scratch
+  std::vector<Span> spans_;  // of the run; kept, so that one allocates nothing
   uint32_t run_ = 0;      // counts them
   std::atomic<int> runs_{0};  // running, or waiting for their turn
 };
