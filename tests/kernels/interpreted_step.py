@@ -172,7 +172,7 @@ def distribution() -> dict[str, object]:
     """Counts of many draws are those of the probabilities: Pearson's statistic is below what it exceeds once in a
     million, were it a matter of chance (the seed is fixed); and the same numbers draw the same."""
     logits = (2 * np.random.default_rng(9).standard_normal(200)).astype(np.float32)
-    params, n = SamplingParams(temperature=0.9, top_k=12, top_p=0.97, min_p=0.05, seed=11), 1000
+    params, n = SamplingParams(temperature=0.9, top_k=12, top_p=0.97, min_p=0.05, seed=11), 300
     ids, values = sampling.largest(torch.from_numpy(logits)[None], params.top_k, finite=True)
     rows = [t.expand(n, -1).contiguous() for t in (ids, values)]
     settings = sampling.settings(params.top_p, params.min_p, params.temperature, "cpu")
