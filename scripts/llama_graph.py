@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kbench.model import first_part
+
 Array = npt.NDArray[Any]
 
 # Their names of a layer's output, and of the experts that its router chose.
@@ -115,7 +117,7 @@ def _run(
     callback = api.ggml_backend_sched_eval_callback(watch)
     _silence(library)
     api.llama_backend_init()
-    model = api.llama_model_load_from_file(str(path).encode(), wanted)
+    model = api.llama_model_load_from_file(str(first_part(path)).encode(), wanted)
     if not model:
         raise SystemExit(f"{path} cannot be loaded by {api.__name__}")
     how.n_ctx, how.n_batch, how.n_ubatch = len(ids) + -len(ids) % 256, step, step

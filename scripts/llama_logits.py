@@ -34,7 +34,7 @@ from recorded_routes import recorded, router_module
 
 from kbench.core import Placement, format_bytes
 from kbench.engine import load_model
-from kbench.model import describe_gguf, open_gguf
+from kbench.model import describe_gguf, open_gguf, stored_bytes
 
 Array = npt.NDArray[Any]
 Sides = dict[str, Mapping[str, Array]]
@@ -172,7 +172,7 @@ def _has_routes(side: Mapping[str, Array]) -> bool:
 
 def report(path: Path, ids: list[int], sides: Sides) -> None:
     """Prints all comparisons, and how far each layer's output is from the definition's."""
-    print(f"{path.name}, {format_bytes(path.stat().st_size)}: {len(ids)} random tokens")
+    print(f"{path.name}, {format_bytes(stored_bytes(path))}: {len(ids)} random tokens")
     print(f"{'first':28} {'second':40} of {'KL: mean':>11} {'median':>9} {'max':>9}  same experts")
     for name in sides:
         if name != LLAMA:

@@ -21,6 +21,7 @@ import psutil
 
 from kbench.engine import Session, load_model
 from kbench.engine.executor import Executable
+from kbench.model import stored_bytes
 
 
 class Resident:
@@ -79,7 +80,7 @@ def main() -> None:
         start, start_cpu = time.perf_counter(), time.process_time()
         session = load_model(options.model, context=options.context, threads=options.threads)
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
-    after, size, gib = psutil.Process().memory_info().rss, options.model.stat().st_size, 2**30
+    after, size, gib = psutil.Process().memory_info().rss, stored_bytes(options.model), 2**30
     speed = session.report.file_bytes / seconds / 1e9
     print(f"loaded {size / gib:.2f} GiB in {seconds:.1f} s, {speed:.2f} GB/s; {cpu_seconds:.1f} s of CPU")
     print(f"resident while loading {(resident.most - size) / gib:+.2f} GiB of the file's size")

@@ -27,6 +27,7 @@ from pairing import Comparison, report
 
 from kbench.engine import Session, kbench_sessions
 from kbench.kernels import Pool, arithmetic_peak, isas, read_rates
+from kbench.model import stored_bytes
 
 PROBE_SECONDS = 0.15
 SHAPES = ((1536, 5120), (16384, 5120), (4096, 4096))
@@ -84,7 +85,7 @@ def decode(model: Path, planes: int, options: argparse.Namespace) -> Comparison:
         return statistics.harmonic_mean(read_rates(pool, 256 << 20, PROBE_SECONDS)) / 1e9  # bytes over time
 
     rates, (roofs,) = against_probes(work, [probe], options.pairs)
-    extra = {"bytes_per_token": round(n_bytes), "file_bytes": model.stat().st_size}
+    extra = {"bytes_per_token": round(n_bytes), "file_bytes": stored_bytes(model)}
     return Comparison(
         "roof", {"model": model.stem, "n": options.generate}, f"kbench:planes={planes}", "read_rates",
         tuple(rates), tuple(roofs), "GB/s", options.threads, extra,

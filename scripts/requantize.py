@@ -11,6 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from kbench.model import first_part, model_stem
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -22,12 +24,12 @@ def main() -> None:
     from gguf.constants import LlamaFileType
 
     # SmolLM2-135M.Q4_1 becomes SmolLM2-135M.Q4_0.
-    stem = options.model.stem.rsplit(".", 1)[0]
+    stem = model_stem(options.model).rsplit(".", 1)[0]
     for quant in options.quants:
         how = api.llama_model_quantize_default_params()
         how.ftype, how.allow_requantize = int(LlamaFileType[f"MOSTLY_{quant}"]), True
         path = options.output / f"{stem}.{quant}.gguf"
-        if api.llama_model_quantize(str(options.model).encode(), str(path).encode(), how):
+        if api.llama_model_quantize(str(first_part(options.model)).encode(), str(path).encode(), how):
             sys.exit(f"{path} was not written")
         print(path)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from raw_gguf import RawGguf
 
-from kbench.core import QUANTS, CorruptFile, TensorInfo, Unsupported, UserError
+from kbench.core import QUANTS, CorruptFile, TensorInfo, UserError
 from kbench.model import GgufTensor, open_gguf
 from kbench.model.gguf_file import stack_experts
 
@@ -208,14 +208,6 @@ def test_every_known_type_opens(tmp_path: Path) -> None:
         raw = RawGguf().architecture().tensor(shape=(traits.block_elements, 3), kind=traits.ggml_id)
         path.write_bytes(raw.bytes(3 * traits.block_bytes))
         assert open_gguf(path).tensors["a.weight"].raw.size == 3 * traits.block_bytes
-
-
-def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "m-00001-of-00003.gguf"
-    raw = RawGguf().architecture().add("split.no", 2, b"\0\0").add("split.count", 2, b"\3\0")
-    path.write_bytes(raw.bytes(64))
-    with pytest.raises(Unsupported, match=r"split\.no 0, split\.count 3"):
-        open_gguf(path)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "unreadable"])

@@ -9,10 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from split_files import split_file
+from tiny_models import make_tiny
 from typer.testing import CliRunner
 
 from kbench.cli.main import build_app
 from kbench.core import UserError
+from kbench.model import synthesize
 from kbench.rules import TOOLS
 
 FILE = Path(__file__).parents[2] / "rules" / "deepseek-v2-lite-chat.1gpu.yaml"
@@ -119,3 +122,10 @@ def test_what_sglang_cannot_run(tmp_path: Path, tiny_gguf: Path) -> None:
     path.write_text(rule.replace("cuda", "cpu"))
     with pytest.raises(UserError, match="everything is on the CPU"):
         export(path, *MODEL, "--to", "sglang-kt")
+
+
+def test_of_a_split_model_the_first_part_is_named(tmp_path: Path) -> None:
+    synthesize(make_tiny("deepseek2"), tmp_path / "m.gguf")
+    parts = split_file(tmp_path / "m.gguf", 20)
+    text = export(FILE, "--model", parts[1], "--to", "llama.cpp")
+    assert words(text)[1:3] == ["-m", str(parts[0])]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from split_files import split_file
 from tiny_models import make_tiny
 
 from kbench.core import InvalidEnvironment, UserError
@@ -15,7 +16,17 @@ from kbench.measure import Interval, Pairs
 from kbench.model import describe_gguf, open_gguf, synthesize
 from kbench.report import print_claims
 from kbench.results import Record, Store
-from kbench.suites import ClaimBench, ClaimFiles, load_suite, parse_suite, run_claims, select_claims
+from kbench.suites import (
+    ClaimBench,
+    ClaimFiles,
+    EngineCase,
+    engine_side,
+    load_suite,
+    parse_suite,
+    run_claims,
+    run_engine_cases,
+    select_claims,
+)
 
 GOOD = """suite: 1
 name: said
@@ -231,3 +242,17 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "experts have one of 0.075 [1]" in text and "0.075*" in text and "holds" in text
     assert "unsupported: needs a model" in text and "[2] a friend" in text and "* computed" in text
+
+
+def test_a_model_in_parts_is_known_by_all_of_them(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    parts = split_file(model, 10, tmp_path / "tiny.Q4_0.gguf")
+    n_bytes = sum(part.stat().st_size for part in parts)
+    made = ClaimFiles(parts[1]).path("Q8_0")
+    assert made.name == f"tiny.Q4_0.{n_bytes}.Q8_0.gguf"
+    assert list(open_gguf(made).tensors) == list(open_gguf(model).tensors)
+    case = EngineCase(str(parts[1]), 1)
+    assert case.params["model"] == "tiny.Q4_0"
+    (record,) = run_engine_cases([case], None, run=lambda case: {"failed": "timeout", "found": ""})
+    assert record.extra["engine"]["model_bytes"] == n_bytes
+    assert engine_side("kbench", parts[1], "kbench", 1, 32).n_bytes == (300 << 20) + round(1.06 * n_bytes)

@@ -21,6 +21,7 @@ def measure_perplexity(
     from kbench.core import default_threads
     from kbench.engine import load_model
     from kbench.measure import host
+    from kbench.model import model_stem
     from kbench.results import Store
     from kbench.suites import WINDOW, english, perplexity, perplexity_fields, perplexity_record
 
@@ -32,7 +33,9 @@ def measure_perplexity(
     with progress_of("perplexity", 1) as progress:
         own, ref, apart = perplexity(session, words, window=window, against=reference, progress=progress)
     fields = perplexity_fields(own, ref, apart)
-    record = perplexity_record(Path(model).stem, name, Path(against).stem if against else "", threads, own, fields)
+    record = perplexity_record(
+        model_stem(Path(model)), name, model_stem(Path(against)) if against else "", threads, own, fields
+    )
     store = Store()
     store.append(record, suite="perplexity")
     said = {"model": model, "quant": session.descriptor.quant, "against_model": against or None, "text": name}

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _HELP = """Show a model's modules, calls, bytes, FLOPs and arithmetic intensities. Nothing is measured or loaded.
 
-MODEL is a .gguf file, the config.json of a model on Hugging Face, or an embedded model: deepseek-v2-chat,
-deepseek-v2-lite-chat, deepseek-v3, glm-4.5, glm-4.5-air, gpt-oss-20b, gpt-oss-120b, kimi-k2, mixtral-8x7b,
-qwen3-30b-a3b, qwen3-235b-a22b, qwen3-next-80b-a3b.
+MODEL is a .gguf file (of a split model any part), the config.json of a model on Hugging Face, or an embedded model:
+deepseek-v2-chat, deepseek-v2-lite-chat, deepseek-v3, glm-4.5, glm-4.5-air, gpt-oss-20b, gpt-oss-120b, kimi-k2,
+mixtral-8x7b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-next-80b-a3b.
 
 Example: [bold]kbench inspect deepseek-v2-chat --phase decode --context 8192[/bold]
 """

@@ -53,9 +53,11 @@ def export(
     if output is not None and output.is_dir():
         raise UserError("a directory", where=str(output), accepted="-o FILE")
     rules = load_rules(path, trust=tuple(trust))
-    descriptor = load_descriptor(model)[0]
+    descriptor, gguf = load_descriptor(model)
+    # Other tools find the parts of a model by the first.
+    opened = str(gguf.path) if gguf is not None and len(gguf.paths) > 1 else model
     tree = build_tree(descriptor)
-    serving = _serving(model, descriptor, rules.provenance, checkpoint, context, batch, chunk, kv, output)
+    serving = _serving(opened, descriptor, rules.provenance, checkpoint, context, batch, chunk, kv, output)
     found = export_rules(assign(rules, tree), tree, to, serving)
     if output is not None:
         write_whole(output, _text(found, output).encode())

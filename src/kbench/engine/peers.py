@@ -21,6 +21,7 @@ from typing import Any
 
 from kbench import __version__
 from kbench.core import InvalidEnvironment, Placement, UserError, did_you_mean
+from kbench.model import first_part
 from kbench.rules import load_rules
 
 from .loader import load_model
@@ -193,7 +194,7 @@ def engine_turns(text: str, model: Path, threads: int, n_context: int, rules: Pa
     if name == "kbench":
         turns, about = kbench_side(model, threads, n_context, options, rules)
     else:
-        turns, about = _SIDES[name](model, threads, n_context, options)
+        turns, about = _SIDES[name](first_part(model), threads, n_context, options)
     return turns, about | {"threads": threads}
 
 

@@ -73,7 +73,7 @@ class WeightStore:
         return tuple(error for prepared in self._prepared.values() for error in rounding_errors(prepared))
 
     def missing(self, calls: Iterable[OpCall], besides: Iterable[OpCall] = ()) -> list[OpCall]:
-        """One call for each packing that is not there yet, in file order: disks like to be read forwards. What
+        """One call for each packing that is not there yet, in the files' order: disks like to be read forwards. What
         ``besides`` need counts as there."""
         found: dict[_Key, OpCall] = {}
         there = {_key(call) for call in besides}
@@ -86,7 +86,7 @@ class WeightStore:
         return sorted(found.values(), key=self._place)
 
     def _place(self, call: OpCall) -> int:
-        return min((self.gguf.tensors[name].pieces[0].ctypes.data for name in call.weights), default=0)
+        return min((self.gguf.tensors[name].begin for name in call.weights), default=0)
 
     def estimate(self, calls: Iterable[OpCall], besides: Iterable[OpCall] = ()) -> int:
         """Bytes that packing what is ``missing`` will take, never much too low; what stays in the file takes none.

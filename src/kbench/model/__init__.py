@@ -21,6 +21,7 @@ from .footprint import (
     total_work,
 )
 from .gguf_file import GgufFile, GgufTensor, open_gguf
+from .gguf_parts import first_part, model_stem, stored_bytes
 from .injection import boundary
 from .load import load_descriptor
 from .lower import lower, operator_errors
@@ -34,7 +35,8 @@ __all__ = [
     "ARCHITECTURES", "DEFAULT_QUANT", "REQUANTIZED", "Architecture", "Arena", "CallGroup", "ClassBytes", "Crossing",
     "Footprint", "GgufFile", "GgufTensor", "Intensity", "Mla", "ModelDescriptor", "ModuleGroup", "Moe",
     "absorbing_is_faster", "architecture", "boundary", "build_tree", "crossings", "describe_gguf", "embedded",
-    "embedded_names", "first_layers", "footprint", "group_calls", "kv_bytes_per_token", "layer_kv_bytes",
-    "layer_state_bytes", "load_descriptor", "lower", "open_gguf", "operator_errors", "plan_arena", "planned_crossings",
-    "requantize", "requantized_types", "synthesize", "tensor_classes", "total_work", "with_quant",
+    "embedded_names", "first_layers", "first_part", "footprint", "group_calls", "kv_bytes_per_token", "layer_kv_bytes",
+    "layer_state_bytes", "load_descriptor", "lower", "model_stem", "open_gguf", "operator_errors", "plan_arena",
+    "planned_crossings", "requantize", "requantized_types", "stored_bytes", "synthesize", "tensor_classes",
+    "total_work", "with_quant",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from kbench.core import Attribute, CorruptFile, TensorInfo, Unsupported
 from .architectures import ARCHITECTURES, Architecture, architecture
 from .descriptor import Delta, Mla, ModelDescriptor, Moe
 from .gguf_file import GgufFile
+from .gguf_parts import model_stem
 from .metadata import Metadata
 from .tensor_table import tensor_table
 
@@ -160,7 +161,9 @@ def _common(meta: Metadata, gguf: GgufFile) -> dict[str, Any]:
         meta.fail("vocab_size", f"{vocab} rows of token_embd.weight, {len(tokens)} tokenizer.ggml.tokens", "the same")
     return {
         # Shown on terminals: nothing that a terminal would obey.
-        "name": "".join(c for c in name if c.isprintable()) if isinstance(name, str) and name else gguf.path.stem,
+        "name": "".join(c for c in name if c.isprintable())
+        if isinstance(name, str) and name
+        else model_stem(gguf.path),
         "architecture": gguf.architecture,
         "quant": quant_label(gguf),
         "n_layers": meta.integer("block_count") - _draft_layers(meta),

@@ -1,10 +1,8 @@
-"""A GGUF file, opened and checked, its tensors as views of a memory map."""
+"""A GGUF model, opened and checked, its tensors as views of memory maps: of one file, or of all its parts."""
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from gguf.constants import Keys
 
-from kbench.core import CorruptFile, TensorInfo, Unsupported, UserError
+from kbench.core import CorruptFile, TensorInfo
 
-from .gguf_header import GgufHeader, read_header
+from .gguf_parts import COUNT, NO, TENSORS, read_parts
 from .tensor_kind import tensor_kind
 
 
@@ -26,11 +24,13 @@ class GgufTensor:
     """``raw`` is the tensor's bytes, uint8 with one dimension: a read-only view of the memory map.
 
     A stack of experts whose matrices do not lie side by side has ``parts`` instead, one view each, and no ``raw``.
+    ``begin`` is where its first byte lies, counted through all files of the model.
     """
 
     info: TensorInfo
     raw: npt.NDArray[np.uint8]
     parts: tuple[npt.NDArray[np.uint8], ...] = ()
+    begin: int = 0
 
     @property
     def pieces(self) -> tuple[npt.NDArray[np.uint8], ...]:
@@ -40,16 +40,24 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """An open file. ``metadata`` holds Python values: numbers, booleans, text, lists of one of them.
+    """An open model. ``metadata`` holds Python values: numbers, booleans, text, lists of one of them.
 
-    ``types`` names each key's type as GGUF does (an array's is that of its elements).
+    ``paths`` are its files, ``file_bytes`` their size together. ``types`` names each key's type as GGUF does (an
+    array's is that of its elements). Of several parts the first has the metadata; what they say of the split is left
+    out.
     """
 
-    path: Path
+    paths: tuple[Path, ...]
+    file_bytes: int
     architecture: str
     metadata: Mapping[str, Any]
     types: Mapping[str, str]
     tensors: Mapping[str, GgufTensor]
+
+    @property
+    def path(self) -> Path:
+        """The file, or the first part: what names the model to people, and to other programs."""
+        return self.paths[0]
 
     @property
     def tensor_bytes(self) -> int:
@@ -83,7 +91,8 @@ def stack_experts(tensors: Mapping[str, GgufTensor], where: str) -> dict[str, Gg
             for half, part in enumerate(("gate", "up")):
                 stem = f"{match[1]}{part}_exps.weight"
                 info = TensorInfo(stem, (k, rows // 2, count), tensor.info.quant, tensor_kind(stem))
-                found[stem] = GgufTensor(info, _NO_BYTES, tuple(halves[half::2]))
+                begin = tensor.begin + half * halves.shape[1]
+                found[stem] = GgufTensor(info, _NO_BYTES, tuple(halves[half::2]), begin)
         else:
             found[name] = tensor
     for name, parts in experts.items():
@@ -96,65 +105,42 @@ def stack_experts(tensors: Mapping[str, GgufTensor], where: str) -> dict[str, Gg
                 accepted="every expert from 0 on once, all of one shape and type",
             )
         info = TensorInfo(name, (*first.info.shape, len(parts)), first.info.quant, tensor_kind(name))
-        found[name] = GgufTensor(info, _NO_BYTES, tuple(parts[i].raw for i in range(len(parts))))
+        raws = tuple(parts[i].raw for i in range(len(parts)))
+        found[name] = GgufTensor(info, _NO_BYTES, raws, min(part.begin for part in parts.values()))
     return found
 
 
 def open_gguf(path: Path | str) -> GgufFile:
-    """Opens ``path`` and checks its header; no tensor is read.
+    """Opens ``path`` and checks its header; no tensor is read. A part of a model stands for all of them.
 
     Experts appear as one stack of matrices for each of gate, up and down, however the file holds them.
 
     Raises:
-        UserError: no such file, not a regular file, not readable.
+        UserError: no such file, not a regular file, not readable, or parts of the model that are missing.
         CorruptFile: with the file, the byte and the field.
-        Unsupported: a split file.
     """
-    path = Path(path)
-    data = _map(path)
-    header = read_header(data.data, str(path))
-    _refuse_split(header, path)
-    architecture = header.metadata.get(Keys.General.ARCHITECTURE)
+    parts = read_parts(Path(path))
+    first, where = parts[0].header, str(parts[0].path)
+    architecture = first.metadata.get(Keys.General.ARCHITECTURE)
     if not isinstance(architecture, str) or not architecture:
         found = "missing" if architecture is None else f"{architecture!r}"
-        raise CorruptFile(f"{Keys.General.ARCHITECTURE} is {found}", where=str(path), accepted="a name such as llama")
-    tensors = {
-        record.name: GgufTensor(
-            TensorInfo(record.name, record.shape, record.traits.name, tensor_kind(record.name)),
-            data[record.begin : record.begin + record.n_bytes],
-        )
-        for record in header.tensors
-    }
+        raise CorruptFile(f"{Keys.General.ARCHITECTURE} is {found}", where=where, accepted="a name such as llama")
+    tensors: dict[str, GgufTensor] = {}
+    before = 0
+    for part in parts:
+        for record in part.header.tensors:
+            tensors[record.name] = GgufTensor(
+                TensorInfo(record.name, record.shape, record.traits.name, tensor_kind(record.name)),
+                part.data[record.begin : record.begin + record.n_bytes],
+                begin=before + record.begin,
+            )
+        before += part.data.nbytes
+    split = (NO, COUNT, TENSORS)  # true of the parts, not of the model
     return GgufFile(
-        path,
+        tuple(part.path for part in parts),
+        before,
         architecture,
-        MappingProxyType(header.metadata),
-        MappingProxyType(header.types),
-        MappingProxyType(stack_experts(tensors, str(path))),
+        MappingProxyType({key: value for key, value in first.metadata.items() if key not in split}),
+        MappingProxyType({key: value for key, value in first.types.items() if key not in split}),
+        MappingProxyType(stack_experts(tensors, where)),
     )
-
-
-def _map(path: Path) -> npt.NDArray[np.uint8]:
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device could not be mapped
-            raise UserError("not a regular file", where=str(path), accepted="a .gguf file")
-        if status.st_size == 0:
-            raise CorruptFile("an empty file", where=f"{path}: byte 0", accepted="a GGUF header")
-        return np.memmap(path, dtype=np.uint8, mode="r")
-    except FileNotFoundError:
-        raise UserError("no such file", where=str(path), todo="check the path") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot be opened: {error}", where=str(path)) from None
-
-
-def _refuse_split(header: GgufHeader, path: Path) -> None:
-    keys = [str(Keys.Split.LLM_KV_SPLIT_NO), str(Keys.Split.LLM_KV_SPLIT_COUNT)]
-    if header.metadata.get(keys[1], 0) not in (0, 1):
-        count, number = header.metadata[keys[1]], header.metadata.get(keys[0], "?")
-        raise Unsupported(
-            f"part of a split model ({keys[0]} {number}, {keys[1]} {count})",
-            where=str(path),
-            accepted="a GGUF in one file",
-            todo="join the parts with llama-gguf-split --merge",
-        )

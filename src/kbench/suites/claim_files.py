@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbench.core import UserError, format_bytes
-from kbench.model import REQUANTIZED, GgufFile, describe_gguf, open_gguf, requantize
+from kbench.model import REQUANTIZED, GgufFile, describe_gguf, model_stem, open_gguf, requantize
 
 # Of a model that is written anew for a check: a small one.
 MAX_MADE_BYTES = 2 << 30
@@ -46,7 +46,7 @@ class ClaimFiles:
         if describe_gguf(source).quant == quant:
             return self.model
         # SmolLM2-135M.Q4_1.gguf has SmolLM2-135M.Q8_0.gguf beside it.
-        beside = self.model.with_name(f"{self.model.stem.rsplit('.', 1)[0]}.{quant}.gguf")
+        beside = self.model.with_name(f"{model_stem(self.model).rsplit('.', 1)[0]}.{quant}.gguf")
         return beside if beside.is_file() else self._make(source, quant)
 
     def _make(self, source: GgufFile, quant: str) -> Path:
@@ -58,8 +58,8 @@ class ClaimFiles:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
         # The source's size tells its versions apart.
-        stem = re.sub(r"[^\w.+-]", "_", self.model.stem)
-        path = folder / f"{stem}.{self.model.stat().st_size}.{quant}.gguf"
+        stem = re.sub(r"[^\w.+-]", "_", model_stem(self.model))
+        path = folder / f"{stem}.{source.file_bytes}.{quant}.gguf"
         if not path.is_file():
 
             def tell(done: int, whole: int) -> None:

@@ -12,7 +12,7 @@ from kbench.core import CheckBroken, Device, InvalidEnvironment, Phase, Problem
 from kbench.engine import Session, load_model
 from kbench.kernels import native_probes
 from kbench.measure import Interval, host, measure_pairs, median
-from kbench.model import embedded, footprint, kv_bytes_per_token
+from kbench.model import embedded, footprint, kv_bytes_per_token, model_stem
 from kbench.results import Record, Store
 
 from .claim_files import ClaimFiles
@@ -214,7 +214,7 @@ class ClaimBench:
         own, reference = self._session(of, WINDOW), self._session(over, WINDOW)
         _, _, apart = perplexity(own, english(), window=WINDOW, against=reference, max_tokens=tokens)
         assert apart is not None
-        note = f"{self._model().model.stem}, {apart.kl.size} tokens of English; KL {apart.kl.mean():.4f} nats"
+        note = f"{model_stem(self._model().model)}, {apart.kl.size} tokens of English; KL {apart.kl.mean():.4f} nats"
         return Found(apart.ratio, apart.ratio_interval, note)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from kbench.core import CheckBroken
 from kbench.engine import BEGINNING, check_engine, parse_engine
 from kbench.measure import Plan, Side, Turns, decide_together
-from kbench.model import describe_gguf, open_gguf
+from kbench.model import describe_gguf, model_stem, open_gguf, stored_bytes
 from kbench.results import Store, case_key
 
 from .contest import Outcome
@@ -75,8 +75,7 @@ def engine_side(
     """A process that runs ``engine`` on ``model``; ``where`` may name another interpreter and environment."""
     command = ["-m", "kbench.suites.engine_side", str(model), "--engine", engine, "--threads", str(threads)]
     command += ["--context", str(context), *(["--rules", str(rules)] if rules is not None else [])]
-    size = model.stat().st_size if model.is_file() else 0
-    n_bytes = _PROCESS_BYTES + round(size * _MEMORY[parse_engine(engine)[0]])
+    n_bytes = _PROCESS_BYTES + round(stored_bytes(model) * _MEMORY[parse_engine(engine)[0]])
     return Side(name, command, n_bytes, **where)
 
 
@@ -196,7 +195,7 @@ def compare_engines(
     outcomes = []
     for phase, n_tokens, judgement in zip(PHASES, (workload.prompt, workload.generate), judgements, strict=True):
         n = judgement.n_pairs
-        key = case_key(phase, {"model": model.stem, "tokens": n_tokens, "threads": threads})
+        key = case_key(phase, {"model": model_stem(model), "tokens": n_tokens, "threads": threads})
         outcomes.append(
             Outcome(
                 key, a.name, b.name, threads, "ok", judgement.reason, judgement,

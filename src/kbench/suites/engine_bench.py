@@ -20,6 +20,7 @@ from typing import Any
 
 from kbench.core import CorruptFile
 from kbench.measure import host, median, quantile, quantile_interval, samples_needed
+from kbench.model import stored_bytes
 from kbench.results import ListOf, MapOf, Maybe, Number, Object, Record, Store, Text, check_shape, current_commit
 
 from .engine_case import EngineCase
@@ -189,13 +190,11 @@ def _percentile(samples: Sequence[float], fraction: float) -> dict[str, Any]:
 
 def _identity(case: EngineCase) -> dict[str, Any]:
     """What else decides whether a record is of this case: the files' contents, as far as that is quickly told."""
-    return {"model_bytes": _size(case.model), "rules_crc": _crc(case.rules), "repetitions": case.repetitions}
-
-
-def _size(path: str) -> int:
-    with contextlib.suppress(OSError):
-        return Path(path).stat().st_size
-    return 0
+    return {
+        "model_bytes": stored_bytes(Path(case.model)),
+        "rules_crc": _crc(case.rules),
+        "repetitions": case.repetitions,
+    }
 
 
 def _crc(path: str) -> int:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from kbench.core import AUTO, KV_TYPES, Lines, UserError, did_you_mean
+from kbench.model import model_stem
 from kbench.results import Params, case_key
 
 RANDOM, TEXT = "random", "text"
@@ -83,7 +84,7 @@ class EngineCase:
         """What a record's key says of the case besides threads; what is left at its default is left out but for the
         sizes and where the tokens are from."""
         said: dict[str, int | float | str] = {
-            "model": Path(self.model).stem, "tokens": self.tokens, "prompt": self.prompt, "depth": self.depth,
+            "model": model_stem(Path(self.model)), "tokens": self.tokens, "prompt": self.prompt, "depth": self.depth,
             "generate": self.generate, "batch": self.batch,
         }  # fmt: skip
         if self.chunk:

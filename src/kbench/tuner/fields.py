@@ -11,7 +11,7 @@ from typing import Any
 from kbench import __version__
 from kbench.core import CPU, OpCall, Phase, format_bytes
 from kbench.measure import Host
-from kbench.model import ModelDescriptor
+from kbench.model import ModelDescriptor, model_stem
 from kbench.results import IN_TURNS, NOW, OF_THE_PLAN, STORED
 
 from .memory import memory, workspace
@@ -34,7 +34,7 @@ _MORE_THAN_ALL = 1.03
 def file_stem(request: TuneRequest, descriptor: ModelDescriptor) -> str:
     """The model file's name, or the model's own: every config.json is called that."""
     path = Path(request.model)
-    name = path.stem if path.is_file() and path.suffix.lower() != ".json" else descriptor.name
+    name = model_stem(path) if path.is_file() and path.suffix.lower() != ".json" else descriptor.name
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80].lower() or "model"
 
 
