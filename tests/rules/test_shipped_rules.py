@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kbench.cli.main import build_app
 from kbench.core import CPU, Device, Phase, parse_yaml
 from kbench.model import build_tree, load_descriptor, lower
 from kbench.rules import assign, check, emit, load_rules, parse_rules
@@ -30,6 +32,21 @@ def test_it_is_right_for_its_model(path: Path) -> None:
     assert [found for found in check(rules, tree, strict=True) if found.severity != "info"] == []
     placed = assign(rules, tree)
     assert assign(parse_rules(parse_yaml(emit(placed, tree))), tree) == placed
+
+
+_ONE_GPU = [path for path in FILES if path.stem.endswith(".1gpu")]
+
+
+@pytest.mark.parametrize("path", _ONE_GPU, ids=lambda path: path.stem)
+def test_the_command_in_its_header_passes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the repository's root, as printed: a budget that the model does not fit would be an error."""
+    monkeypatch.chdir(path.parents[1])
+    (command,) = re.findall(r"^# .*: kbench (rules check .*)$", path.read_text(), re.MULTILINE)
+    words = command.split()
+    assert words[2] == f"rules/{path.name}" and {"--vram", "--dram"} <= set(words)
+    result = CliRunner().invoke(build_app(), words)
+    assert result.exit_code == 0, result.output
+    assert " of " in result.stdout and result.stdout.rstrip().endswith("nothing found")
 
 
 def test_deepseek_v2_is_placed_by_intensity() -> None:
