@@ -82,14 +82,26 @@ def test_a_file_in_place_of_a_suite_is_the_engine_suite(model: Path) -> None:
     [
         (("engine",), "engine cases need a model"),
         (("engine", "--model", "none.gguf"), "no such file"),
-        (("smoke", "--window", "64"), "--window without --perplexity"),
+        (("smoke", "--window", "64"), "--window: a suite of operations does not take it"),
+        (("smoke", "--threads", "1"), "--threads is for --perplexity or --routing"),
+        (("ops-cpu", "--rules", "nosuch.yaml"), "--rules is for a suite of models"),
+        (("ops-cpu", "--model", "nosuch.gguf"), "--model is for a suite of models or a suite of claims"),
+        (("matmul-ladder", "--with", "F16=x"), "--with: a ladder does not take it"),
+        (("matmul-ladder", "--tag", "x"), "--tag: a ladder does not take it"),
+        (("seed-claims", "--again"), "--again: a suite of claims does not take it"),
+        (("seed-claims", "--with", "F16=x", "--list"), "--with: no model"),
+        (("engine", "--model", "m.gguf", "--output", "x"), "--output is for --routing"),
+        (("one.gguf", "--model", "two.gguf"), "--model: one.gguf beside it"),
+        (("ops-cpu", "--perplexity", "m.gguf"), "SUITE: --perplexity does not take it"),
+        (("--routing", "m.gguf", "--perplexity", "m.gguf"), "--perplexity: --routing does not take it"),
+        (("--routing", "m.gguf", "--again"), "accepted: --json, --output, --routing, --text, --threads, --tokens"),
         (("seed-claims", "--with", "F16"), "accepted: QUANT=FILE"),
         (("--perplexity", "none.gguf"), "no such file"),
         (("seed-claims", "--filter", "nonsense"), "matches no claim"),
     ],
 )
 def test_what_is_refused(arguments: tuple[str, ...], message: str, model: Path) -> None:
-    more = ("--model", str(model)) if "--with" in arguments else ()
+    more = ("--model", str(model)) if arguments[-1] == "F16" else ()
     code, text = bench(*arguments, *more)
     assert code == 2 and message in text
 

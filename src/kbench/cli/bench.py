@@ -16,6 +16,8 @@ from .bench_ops import op_row, print_ops
 from .bench_output import print_keys, progress_of, raise_broken
 from .bench_perplexity import measure_perplexity
 from .bench_routing import bench_routing
+from .limits import usable_threads
+from .options_taken import refuse_untaken
 from .output import print_json, shown, stderr_console, stdout_console
 
 if TYPE_CHECKING:
@@ -50,11 +52,26 @@ Examples:
 """
 
 
+_SUITE = frozenset({"SUITE", "--filter", "--list", "--json"})
+_OPERATIONS, _MODELS, _LADDER = "a suite of operations", "a suite of models", "a ladder"
+_CLAIMS, _PERPLEXITY, _ROUTING = "a suite of claims", "--perplexity", "--routing"
+# What each takes; ladders and claims are measured anew every time.
+_TAKEN = {
+    _OPERATIONS: _SUITE | {"--tag", "--again"},
+    _MODELS: _SUITE | {"--tag", "--again", "--model", "--rules"},
+    _LADDER: _SUITE,
+    _CLAIMS: _SUITE | {"--model", "--with"},
+    _PERPLEXITY: {"--perplexity", "--text", "--against", "--window", "--threads", "--json"},
+    _ROUTING: {"--routing", "--text", "--tokens", "--threads", "--output", "--json"},
+}
+
+
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
 
     @app.command("bench", help=_HELP)
     def _bench(
+        context: typer.Context,
         suite: Annotated[
             str, typer.Argument(help="A suite's name or YAML file, or a .gguf file (engine on that model).")
         ] = "smoke",
@@ -74,9 +91,12 @@ def register(app: typer.Typer) -> None:
             typer.Option(help="The text. Default: English that comes with kbench; random tokens of --routing."),
         ] = None,
         against: Annotated[str, typer.Option(help="The full-precision .gguf file to tell KL and ratio against.")] = "",
-        window: Annotated[int | None, typer.Option(help="Tokens of a window of the text. Default: 512.")] = None,
+        window: Annotated[int | None, typer.Option(min=1, help="Tokens of a window of the text. Default: 512.")] = None,
         threads: Annotated[
-            int | None, typer.Option(min=1, help="Of --perplexity and --routing. Default: physical cores.")
+            int | None,
+            typer.Option(
+                min=1, callback=usable_threads, help="Of --perplexity and --routing. Default: physical cores."
+            ),
         ] = None,
         given: Annotated[
             list[str] | None,
@@ -94,23 +114,20 @@ def register(app: typer.Typer) -> None:
         from kbench.suites import load_suite
 
         if routing:
+            refuse_untaken(context, _ROUTING, _TAKEN)
             bench_routing(routing, text, tokens, threads, output, as_json)
             return
-        for name, unused in (("--tokens", tokens), ("--output", output)):
-            if unused is not None:
-                raise UserError(f"{name} without --routing", todo="--routing MODEL")
-
         if perplexity:
+            refuse_untaken(context, _PERPLEXITY, _TAKEN)
             measure_perplexity(perplexity, text, against, window, threads, as_json)
             return
-        for name, value in (("--text", text), ("--against", against), ("--window", window), ("--threads", threads)):
-            if value:
-                raise UserError(
-                    f"{name} without --perplexity", todo="--perplexity MODEL or --routing MODEL; a suite has its own"
-                )
         if suite.lower().endswith(".gguf"):
+            if model:
+                raise UserError(f"{suite} beside it", where="--model", accepted="one model")
             suite, model = "engine", suite
-        loaded = load_suite(suite).tagged(tags or ())
+        loaded = load_suite(suite)
+        refuse_untaken(context, _kind(loaded), _TAKEN)
+        loaded = loaded.tagged(tags or ())
         if loaded.ladder:
             climb(loaded, pattern, dry_run, as_json)
         elif loaded.claims:
@@ -121,6 +138,15 @@ def register(app: typer.Typer) -> None:
                 print_keys(_about(loaded), (*map(str, cells), *map(str, cases)), as_json)
             else:
                 _measure(loaded, cells, cases, not again, as_json)
+
+
+def _kind(loaded: Suite) -> str:
+    """What a suite lists, as ``_TAKEN`` has it."""
+    if loaded.ladder:
+        return _LADDER
+    if loaded.claims:
+        return _CLAIMS
+    return _MODELS if loaded.engine else _OPERATIONS
 
 
 def _about(loaded: Suite) -> dict[str, Any]:

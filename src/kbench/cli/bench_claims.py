@@ -24,6 +24,8 @@ def check_claims(loaded: Suite, pattern: str, model: str, given: Sequence[str], 
     from kbench.suites import ClaimBench, ClaimFiles, run_claims, select_claims, threads_of
     from kbench.tuner import load_profile
 
+    if given and not model:
+        raise UserError("no model that it is another quantization of", where="--with", todo="add --model")
     claims = select_claims(loaded.claims, pattern) if pattern else loaded.claims
     about = {"suite": loaded.name, "host_id": host().host_id}
     if dry_run:
