@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from kbench.cli.main import build_app
 from kbench.core import KbenchError
+from kbench.kernels import YES, Support, peer_implementation
 from kbench.measure import Plan, judge
 from kbench.model import synthesize
 from kbench.suites import Contest, Outcome
@@ -54,7 +55,27 @@ def made_up(monkeypatch: pytest.MonkeyPatch, logs: Sequence[float], status: Any 
         (("kbench", "torch"), 2, "kbench is an engine, torch is an implementation"),
         (("kbench", "llama.cpp"), 2, "--model: engines need a model"),
         (("a.yaml", "b.yaml", "--model", "none.gguf"), 2, "none.gguf"),
-        (("torch", "tourch"), 2, "unknown implementation 'tourch'"),
+        (("torch", "tourch"), 2, "unknown name 'tourch'"),
+        (("kbnech", "llama.cpp"), 2, "accepted: engines: kbench, llama.cpp"),
+        (("kbnech", "llama.cpp"), 2, "did you mean kbench?"),
+        (("ktransformer", "kbench"), 2, "did you mean ktransformers?"),
+        (("llama.cpp", "ktransformers"), 2, "accepted: kbench ktransformers"),
+        (("kbench:planes=1", "kt"), 2, "kbench:planes=1 and kt have no part in common"),
+        (("torch", "reference", "--gen-tokens", "4"), 2, "--gen-tokens: a comparison of implementations does not"),
+        (("torch", "reference", "--model", "kimi-k2", "--suite", "moe"), 2, "--suite and --model: moe beside kimi-k2"),
+        (("kbench", "llama.cpp", "--filter", "x"), 2, "--filter: a comparison of engines does not take it"),
+        (("kbench", "llama.cpp", "--suite", "x"), 2, "--suite is for a comparison of implementations"),
+        (("a.yaml", "b.yaml", "--filter", "x"), 2, "--filter: a comparison of rules does not take it"),
+        (("a.jsonl", "b.jsonl", "--model", "x"), 2, "--model: a comparison of recorded runs does not take it"),
+        (("a.jsonl", "b.jsonl", "--threads", "1"), 2, "--threads: a comparison of recorded runs"),
+        (("a.jsonl", "b.jsonl", "--suite", "x"), 2, "--suite: a comparison of recorded runs"),
+        (("a.jsonl", "b.jsonl", "--max-seconds", "1"), 2, "--max-seconds: a comparison of recorded runs"),
+        (("--rev", "A", "--rev", "B", "--threads", "1"), 2, "--threads: a comparison of revisions does not take it"),
+        (
+            ("--rev", "A", "--rev", "B", "--model", "m.gguf", "--suite", "x"),
+            2,
+            "--suite: a comparison of revisions with",
+        ),
         (("torch", "reference", "--margin", "-1"), 2, "--margin"),
         (("torch", "reference", "--filter", "nothing"), 2, "matches no case"),
         (("torch", "reference", "--model", "no-such-model"), 2, "no-such-model"),
@@ -77,6 +98,33 @@ def test_two_implementations_as_a_table_and_as_json(monkeypatch: pytest.MonkeyPa
     assert {case["verdict"] for case in fields["cases"]} == {"REGRESSED"} and len(fields["cases"]) == 3
     assert fields["summary"][0]["ratio"] == pytest.approx(2.01, abs=0.01)
     assert fields["cases"][0]["a_seconds"] == 0.01 and fields["cases"][0]["n_pairs"] == 12
+
+
+@pytest.mark.parametrize("names", [("kbench", "ktransformers"), ("ktransformers", "kbench"), ("kbench", "kt")])
+def test_kbench_and_ktransformers_are_compared_as_routed_experts(
+    names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With kt-kernel as if it were installed; the suite's matrix products are nothing that it runs."""
+    made_up(monkeypatch, [value + 0.7 for value in SPREAD])
+    monkeypatch.setattr(peer_implementation("kt"), "runnable", lambda: YES)
+    fields = json.loads(run(*names, "--json"))
+    assert fields["kind"] == "implementations" and (fields["a"], fields["b"]) == names
+    assert fields["cases"] and all(case["case"].startswith("moe_experts(") for case in fields["cases"])
+    sides = ("cpu.", "kt") if names[0] == "kbench" else ("kt", "cpu.")
+    assert all(case["a"].startswith(sides[0]) and case["b"].startswith(sides[1]) for case in fields["cases"])
+    assert "layer of routed experts" in fields["notes"][0]
+    error = run(*names, "--filter", "linear(")
+    assert error.exit_code == 2 and "matches no case" in error.message
+
+
+def test_ktransformers_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        peer_implementation("kt"),
+        "runnable",
+        lambda: Support(False, "kt-kernel is not installed (pip install --no-deps kt-kernel)"),
+    )
+    error = run("kbench", "ktransformers")
+    assert error.exit_code == 4 and "pip install --no-deps kt-kernel" in error.message
 
 
 def test_a_mean_is_of_several_cases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,10 @@ import typer
 
 from kbench.core import UserError, default_threads
 
+from .compare_sides import ENGINES, IMPLEMENTATIONS, RECORDED, REVISIONS, RULES, TAKEN, sides_of
 from .exports import FormatOption, OutputOption, export_verdicts, planned_exports, takes_stdout
+from .limits import positive_seconds, usable_threads
+from .options_taken import refuse_untaken
 from .output import print_json, progress_bar, shown, stderr_console, stdout_console
 from .revisions import built_revision
 from .verdicts import case_fields, compared_exit, summary
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from kbench.core import Problem
     from kbench.results import VerdictRow
     from kbench.suites import Outcome
+
+    from .compare_sides import Sides
 
 _HELP = """Compare two implementations, engines, rule files or git revisions in pairs, or two recorded runs.
 
@@ -31,7 +36,8 @@ A and B are
   implementations    torch, cpu.avx2, cpu.scalar, kt, marlin, triton, ...; cpuinfer is the best of our CPU kernels
                      here, with KTransformers' own beside it where kt-kernel is installed
 
-  engines            kbench, llama.cpp, ik_llama.cpp with --model; options follow: kbench:planes=1
+  engines            kbench, llama.cpp, ik_llama.cpp with --model; options follow: kbench:planes=1; kbench ktransformers
+                     compares what both have: a layer of routed experts, with kt-kernel
 
   rule files         a.yaml b.yaml with --model
 
@@ -57,6 +63,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command("compare", help=_HELP)
     def _compare(
+        context: typer.Context,
         a: Annotated[
             str | None, typer.Argument(metavar="A", help="An implementation, an engine, a rule file or a run.")
         ] = None,
@@ -77,12 +84,18 @@ def register(app: typer.Typer) -> None:
         pattern: Annotated[
             str, typer.Option("--filter", metavar="KEY", help="Only cases that hold or glob this.")
         ] = "",
-        threads: Annotated[int | None, typer.Option(help="Of both sides. Default: one per physical core.")] = None,
+        threads: Annotated[
+            int | None,
+            typer.Option(min=1, callback=usable_threads, help="Of both sides. Default: one per physical core."),
+        ] = None,
         margin: Annotated[
             float | None, typer.Option(help="Least change of interest, in percent. Default: 3, engines 5.")
         ] = None,
         max_seconds: Annotated[
-            float | None, typer.Option(help="Of pairs, before confirmation: of a shape 15, of engines 100.")
+            float | None,
+            typer.Option(
+                callback=positive_seconds, help="Of pairs, before confirmation: of a shape 20, of engines 100."
+            ),
         ] = None,
         prompt_tokens: Annotated[int, typer.Option(min=1, help="Prefill of a turn.")] = 128,
         gen_tokens: Annotated[int, typer.Option(min=1, help="Tokens that a turn generates.")] = 16,
@@ -91,7 +104,6 @@ def register(app: typer.Typer) -> None:
         outputs: OutputOption = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
-        from kbench.engine import ENGINES
         from kbench.measure import Guard, host
         from kbench.report import print_comparison
         from kbench.results import Store
@@ -100,28 +112,32 @@ def register(app: typer.Typer) -> None:
             raise UserError(f"{margin:g}", where="--margin", accepted="percent, from 0 to below 100")
         planned = planned_exports(formats, outputs)
         share = None if margin is None else margin / 100
+        sides = sides_of(a, b, rev or [], model)
+        refuse_untaken(context, sides.kind, TAKEN)
+        a, b = sides.a, sides.b
         threads = threads or default_threads()
-        a, b, kind = _sides(a, b, rev or [], ENGINES)
         store, guard = Store(), Guard()
         notes: list[str] = []
         sizes = (prompt_tokens, gen_tokens)
         outcomes: list[Outcome] = []
-        if kind == "recorded":
+        if sides.kind == RECORDED:
             rows, notes = _recorded(a, b, pattern, share)
         else:
-            if kind == "implementations":
-                outcomes, notes = _implementations(a, b, model, suite, pattern, threads, share, max_seconds, store)
-            elif kind == "revisions" and model is None:
+            if sides.kind == IMPLEMENTATIONS:
+                outcomes, notes = _implementations(sides, model, suite, pattern, threads, share, max_seconds, store)
+            elif sides.kind == REVISIONS:
                 outcomes = _revisions(a, b, suite, pattern, share, max_seconds, store)
             else:
-                outcomes = _engines(kind, a, b, model, threads, share, max_seconds, sizes, store)
+                outcomes = _engines(sides, model, threads, share, max_seconds, sizes, store)
             rows = [outcome.row() for outcome in outcomes]
         warnings = list(guard.warnings()) if outcomes else []
         fields: dict[str, Any] = {
-            "kind": kind, "a": a, "b": b, "host_id": host().host_id, "threads": threads,
+            "kind": sides.word, "a": a, "b": b, "host_id": host().host_id,
+            # Where the option is not taken, each case says its own.
+            "threads": threads if "--threads" in TAKEN[sides.kind] else None,
             "cases": [case_fields(row) for row in rows],
             # Prefill and decode of engines come from the same pairs: their noise is no two cases'.
-            "summary": summary(outcomes) if kind == "implementations" or (kind == "revisions" and not model) else [],
+            "summary": summary(outcomes) if sides.kind in (IMPLEMENTATIONS, REVISIONS) else [],
             "notes": notes, "warnings": warnings,
         }  # fmt: skip
         if as_json:
@@ -132,58 +148,32 @@ def register(app: typer.Typer) -> None:
                 stderr_console().print(shown(text), markup=False)
             if outcomes:
                 stderr_console().print(f"{len(rows)} comparisons on host {host().host_id}; records in {store.root}")
-        is_change = kind in ("rules", "revisions", "recorded")
+        is_change = sides.kind not in (IMPLEMENTATIONS, ENGINES)
         export_verdicts(planned, "kbench compare", rows, change=is_change, notes=[*notes, *warnings])
         compared_exit(rows, fail)
 
 
-def _sides(a: str | None, b: str | None, revisions: list[str], engines: tuple[str, ...]) -> tuple[str, str, str]:
-    """The two sides and what they are; UserError when they are not two of one kind."""
-    if revisions:
-        if a is not None or len(revisions) != 2:
-            raise UserError(f"{len(revisions)} revisions{'' if a is None else f' beside {a}'}", where="--rev",
-                            accepted="two of them, and no A and B")  # fmt: skip
-        return revisions[0], revisions[1], "revisions"
-    if a is None or b is None:
-        raise UserError("two things to compare are needed", accepted="A and B, or --rev twice")
-    return a, b, _kind(a, b, engines)
-
-
-def _kind(a: str, b: str, engines: tuple[str, ...]) -> str:
-    """What ``a`` and ``b`` are; UserError when they are not of one kind."""
-
-    def of(name: str) -> str:
-        if name.endswith((".yaml", ".yml")):
-            return "rules"
-        if name.endswith(".jsonl"):
-            return "recorded"
-        return "engines" if name.partition(":")[0] in engines else "implementations"
-
-    kinds = of(a), of(b)
-    if kinds[0] != kinds[1]:
-        words = {"rules": "a rule file", "engines": "an engine", "implementations": "an implementation",
-                 "recorded": "a recorded run"}  # fmt: skip
-        raise UserError(
-            f"{a} is {words[kinds[0]]}, {b} is {words[kinds[1]]}",
-            accepted="two implementations, two engines, two rule files, or two recorded runs",
-        )
-    return kinds[0]
-
-
 def _implementations(
-    a: str, b: str, model: str | None, suite: str, pattern: str, threads: int, margin: float | None,
+    sides: Sides, model: str | None, suite: str, pattern: str, threads: int, margin: float | None,
     max_seconds: float | None, store: Any,
 ) -> tuple[list[Outcome], list[str]]:  # fmt: skip
     from kbench.measure import Plan
     from kbench.suites import check_names, compare_ops, contests, expand, load_suite, matches, missing_peers, on_gpu
 
+    a, b = sides.implementations
     check_names((a, b))
+    if model is not None and suite:
+        raise UserError(f"{suite} beside {model}", where="--suite and --model", accepted="one: both say which shapes")
     suite = suite or ("ops-gpu" if on_gpu((a, b)) else "compare")
     problems: list[Problem]
     if model is not None:
         problems = _problems_of(model)
     else:
         problems = list(dict.fromkeys(cell.problem for cell in expand(load_suite(suite))))
+    if sides.of_experts:
+        problems = [problem for problem in problems if problem.op == "moe_experts"]
+        if not problems:
+            raise UserError("no routed experts", where=model or suite, accepted="shapes with moe_experts, for kt")
     chosen = [problem for problem in problems if matches(problem.key, pattern)]
     if not chosen:
         examples = ", ".join(problem.key for problem in problems[:3])
@@ -197,7 +187,10 @@ def _implementations(
         def progress(done: int, total: int, what: str) -> None:
             bar.update(task, completed=done, total=total, description=what[:70] or "compare")
 
-        return compare_ops(wanted, store, plan, progress=progress, **options), missing_peers(chosen, (a, b))
+        return compare_ops(wanted, store, plan, progress=progress, **options), [
+            *sides.notes,
+            *missing_peers(chosen, (a, b)),
+        ]
 
 
 def _problems_of(model: str) -> list[Problem]:
@@ -262,7 +255,7 @@ def _recorded(a: str, b: str, pattern: str, margin: float | None) -> tuple[list[
 
 
 def _engines(
-    kind: str, a: str, b: str, model: str | None, threads: int, margin: float | None, max_seconds: float | None,
+    sides: Sides, model: str | None, threads: int, margin: float | None, max_seconds: float | None,
     sizes: tuple[int, int], store: Any,
 ) -> list[Outcome]:  # fmt: skip
     from kbench.model import describe_gguf, open_gguf
@@ -277,17 +270,18 @@ def _engines(
     )
 
     if model is None:
-        raise UserError(f"{kind} need a model to run", where="--model", accepted="a .gguf file")
+        raise UserError(f"{sides.word} need a model to run", where="--model", accepted="a .gguf file")
     path, workload = Path(model), Workload(*sizes)
     describe_gguf(open_gguf(path))  # a file that is not there, or none, is told before anything starts
-    if kind == "revisions":
-        sides = revision_engines(built_revision(a), built_revision(b), path, threads, workload)
-    elif kind == "rules":
-        for file in (a, b):
+    names = sides.a, sides.b
+    if sides.kind == RULES:
+        for file in names:
             load_rules(Path(file))
-        sides = rule_sides((Path(a), Path(b)), path, threads, workload)
+        pair = rule_sides((Path(sides.a), Path(sides.b)), path, threads, workload)
+    elif sides.kind == ENGINES:
+        pair = engine_sides(names, path, threads, workload)
     else:
-        sides = engine_sides((a, b), path, threads, workload)
+        pair = revision_engines(built_revision(sides.a), built_revision(sides.b), path, threads, workload)
     options: dict[str, Any] = {} if max_seconds is None else {"max_seconds": max_seconds}
     with progress_bar() as bar:
         task = bar.add_task("loading", total=None)
@@ -296,6 +290,6 @@ def _engines(
             bar.update(task, completed=done, total=total, description=what[:70])
 
         return compare_engines(
-            path, sides, store, threads=threads, workload=workload, plan=engine_plan(margin), progress=progress,
+            path, pair, store, threads=threads, workload=workload, plan=engine_plan(margin), progress=progress,
             **options,
         )  # fmt: skip

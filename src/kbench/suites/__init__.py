@@ -5,7 +5,7 @@ from .claim_files import ClaimFiles
 from .claim_list import CHECKS, ClaimCheck
 from .claims import ClaimBench, run_claims
 from .compare_engines import Workload, compare_engines, engine_plan, engine_side, engine_sides, rule_sides
-from .compare_ops import check_names, compare_ops, contests, missing_peers, on_gpu
+from .compare_ops import check_names, comparable_names, compare_ops, contests, missing_peers, on_gpu
 from .compare_revisions import commits_of, compare_revisions, compare_with_itself, revision_engines, side_names
 from .contest import Contest, Outcome
 from .engine_bench import run_engine_cases
@@ -25,11 +25,12 @@ from .text import english
 __all__ = [
     "CHECKS", "N_BLOCKS", "SEED", "WINDOW", "BuildFailed", "Built", "Cell", "Claim", "ClaimBench", "ClaimCheck",
     "ClaimFiles", "Contest", "Divergence", "EngineCase", "Outcome", "Perplexity", "Recorder", "Revision", "Row", "Rung",
-    "Suite", "Workload", "build", "check_names", "commits_of", "compare_engines", "compare_ops", "compare_revisions",
-    "compare_with_itself", "contests", "default_stopping", "engine_cases", "engine_plan", "engine_side", "engine_sides",
-    "english", "expand", "find_revision", "in_place_cells", "in_run", "installed", "known_records", "load_suite",
-    "matches", "missing_peers", "on_gpu", "parse_suite", "perplexity", "perplexity_fields", "perplexity_record",
-    "random_tokens", "record_routing", "records_of", "repository_of", "revision_engines", "rule_sides", "run_cells",
-    "run_claims", "run_engine_cases", "run_ladder", "runs_in_place", "select", "select_any", "select_claims",
-    "select_rungs", "side_names", "stands_for", "text_name", "threads_of", "version_of",
+    "Suite", "Workload", "build", "check_names", "commits_of", "comparable_names", "compare_engines", "compare_ops",
+    "compare_revisions", "compare_with_itself", "contests", "default_stopping", "engine_cases", "engine_plan",
+    "engine_side", "engine_sides", "english", "expand", "find_revision", "in_place_cells", "in_run", "installed",
+    "known_records", "load_suite", "matches", "missing_peers", "on_gpu", "parse_suite", "perplexity",
+    "perplexity_fields", "perplexity_record", "random_tokens", "record_routing", "records_of", "repository_of",
+    "revision_engines", "rule_sides", "run_cells", "run_claims", "run_engine_cases", "run_ladder", "runs_in_place",
+    "select", "select_any", "select_claims", "select_rungs", "side_names", "stands_for", "text_name", "threads_of",
+    "version_of",
 ]  # fmt: skip

@@ -87,6 +87,11 @@ def check_names(names: Sequence[str]) -> None:
             raise InvalidEnvironment(f"cannot run here: {runnable.reason}", where=name, accepted=_here())
 
 
+def comparable_names() -> tuple[str, ...]:
+    """What ``check_names`` knows, whether it can run here or not."""
+    return tuple(dict.fromkeys((*ALIASES, *PEER_NAMES, *(item.name for item in implementations()))))
+
+
 def _here() -> str:
     return ", ".join(item.name for item in implementations() if item.runnable().ok)
 
