@@ -14,6 +14,7 @@ import typer
 
 from kbench.core import AUTO, CPU, Placement, UserError, format_bytes
 
+from .limits import usable_threads
 from .output import plural, progress_bar, shown
 
 if TYPE_CHECKING:
@@ -50,9 +51,16 @@ Overflow = Annotated[
 Kv = Annotated[str, typer.Option(help="Type of the cache: f16, bf16, q8_0 or f32.")]
 Chunk = Annotated[int | None, typer.Option(min=1, help="Tokens of a prefill step, at most. Default: 256.")]
 Threads = Annotated[
-    int | None, typer.Option(help="Threads. Default: one per physical core, within a container's CPU quota.")
+    int | None,
+    typer.Option(
+        min=1,
+        callback=usable_threads,
+        help="Threads. Default: one per physical core, within a container's CPU quota.",
+    ),
 ]
-PrefillThreads = Annotated[int | None, typer.Option(help="Threads of prefill. Default: as --threads.")]
+PrefillThreads = Annotated[
+    int | None, typer.Option(min=1, callback=usable_threads, help="Threads of prefill. Default: as --threads.")
+]
 Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token every time.")]
 TopK = Annotated[int, typer.Option(help="Draw among the k likeliest (0: all).")]
 TopP = Annotated[float, typer.Option(help="Draw among the likeliest that reach this probability (1: all).")]

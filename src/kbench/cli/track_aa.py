@@ -8,6 +8,7 @@ import typer
 
 from kbench.core import InvalidEnvironment
 
+from .limits import positive_seconds
 from .output import print_json, progress_bar, shown
 from .revisions import tell
 from .track_common import SUITE, FilterOption, JsonOption, MarginOption, SuiteOption, cells_of, floor_of, plan_of
@@ -18,7 +19,9 @@ def aa(
     comparisons: Annotated[int, typer.Option(min=1, help="Of each case with itself.")] = 10,
     pattern: FilterOption = "",
     margin: MarginOption = None,
-    max_seconds: Annotated[float | None, typer.Option(help="Of pairs of a comparison. Default: 15.")] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(callback=positive_seconds, help="Of pairs of a comparison. Default: 20.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """How much identical things seem to differ on this machine, and how often that is called a change.

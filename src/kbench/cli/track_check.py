@@ -10,6 +10,7 @@ import typer
 from kbench.core import InvalidEnvironment, UserError, default_threads
 
 from .exports import FormatOption, OutputOption, export_verdicts, planned_exports, takes_stdout
+from .limits import positive_seconds
 from .output import print_json, progress_bar, shown, stdout_console
 from .revisions import INSTALLED, built_revision, default_revision, tell
 from .track_common import (
@@ -46,7 +47,10 @@ def check(
     ] = None,
     margin: MarginOption = None,
     max_seconds: Annotated[
-        float | None, typer.Option(help="Of pairs of a case, before confirmation. Default: 15, models 100.")
+        float | None,
+        typer.Option(
+            callback=positive_seconds, help="Of pairs of a case, before confirmation. Default: 20, models 100."
+        ),
     ] = None,
     allow_inconclusive: Annotated[
         bool, typer.Option("--allow-inconclusive", help="Exit with 0 where nothing is known to be slower.")

@@ -9,6 +9,7 @@ import typer
 
 from kbench.core import UserError, parse_duration, parse_size
 
+from .limits import check_threads
 from .output import print_json, progress_bar, stdout_console
 from .run_options import warn_of_context
 
@@ -74,7 +75,7 @@ def register(app: typer.Typer) -> None:
             int | None, typer.Option(help="Prompt of the workload to be fast at. Default: 1024.")
         ] = None,
         gen_tokens: Annotated[int | None, typer.Option(help="Tokens it generates. Default: 256.")] = None,
-        threads: Annotated[int | None, typer.Option(help="CPU threads. Default: searched.")] = None,
+        threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: searched.")] = None,
         routing: Annotated[
             Path | None,
             typer.Option(help="Visits to experts, as kbench bench --routing counts them. Default: all alike."),
@@ -131,6 +132,8 @@ def register(app: typer.Typer) -> None:
                 raise UserError("nothing is searched", where=name, todo="add --search")
         if search and host is not None:
             raise UserError("nothing is measured here for another machine", where="--search", todo="search there")
+        if threads is not None and host is None:  # another machine has CPUs of its own
+            check_threads(threads, "--threads")
         request = TuneRequest(
             model=model or DEFAULT_MODEL,
             quant=quant,
