@@ -64,4 +64,4 @@ def test_what_is_refused(quick: Path, tiny_models: Models, more: list[str], comp
 
 def test_a_dense_model_has_no_routing(quick: Path, tiny_models: Models) -> None:
     assert "no routed experts" in run("bench", "--routing", str(tiny_models["llama"][0])).message
-    assert "--routing MODEL" in run("bench", "--tokens", "9").message
+    assert "--tokens is for --routing" in run("bench", "--tokens", "9").message
