@@ -177,6 +177,8 @@ def test_compare_takes_two_revisions() -> None:
         (("track", "check", "--baseline", "no-such-branch"), "no revision 'no-such-branch'"),
         (("track", "record", "--suite", "matmul-ladder"), "is a ladder"),
         (("track", "check", "--baseline", "base", "--model", "none.gguf"), "none.gguf"),
+        (("track", "check", "--baseline", "base", "--model", "m", "--suite", "moe"), "--suite: a check of a model"),
+        (("track", "check", "--baseline", "base", "--model", "m", "--filter", "x"), "--filter: a check of a model"),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], words: str) -> None:

@@ -11,6 +11,7 @@ from kbench.core import InvalidEnvironment, UserError, default_threads
 
 from .exports import FormatOption, OutputOption, export_verdicts, planned_exports, takes_stdout
 from .limits import positive_seconds
+from .options_taken import refuse_untaken
 from .output import print_json, progress_bar, shown, stdout_console
 from .revisions import INSTALLED, built_revision, default_revision, tell
 from .track_common import (
@@ -35,7 +36,15 @@ if TYPE_CHECKING:
     from kbench.suites import Built, Cell, Outcome
 
 
+_ALWAYS = frozenset({
+    "--baseline", "--rev", "--margin", "--max-seconds", "--allow-inconclusive", "--format", "--output", "--json",
+})  # fmt: skip
+_OPERATIONS, _MODEL = "a check of operations", "a check of a model"
+_TAKEN = {_OPERATIONS: _ALWAYS | {"--suite", "--filter"}, _MODEL: _ALWAYS | {"--model"}}
+
+
 def check(
+    context: typer.Context,
     baseline: Annotated[str, typer.Option(metavar="REF|FILE", help="A git revision, or a file of records.")],
     suite: SuiteOption = SUITE,
     rev: Annotated[
@@ -72,6 +81,7 @@ def check(
     from kbench.measure import host
     from kbench.results import Store, by_importance
 
+    refuse_untaken(context, _OPERATIONS if model is None else _MODEL, _TAKEN)
     planned = planned_exports(formats, outputs)
     store, plan = Store(), plan_of(margin)
     cells = cells_of(suite, pattern) if model is None else ()
