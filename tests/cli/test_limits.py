@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from kbench.cli.main import build_app
 from kbench.core import UserError, allowed_cpus
+from kbench.engine import parse_engine
 
 # What each verb needs beside the option; nothing of it is there.
 NEEDED = {
@@ -54,3 +55,12 @@ def test_too_few_and_too_many(verb: str, option: str) -> None:
         else:
             told = re.sub(r"\x1b\[[0-9;]*m", "", result.output)
             assert result.exit_code == 2 and option in told, (result.exception, told)
+
+
+@pytest.mark.parametrize("engine", ["kbench", "llama.cpp"])
+def test_an_engine_has_as_many_threads_as_there_are_cpus(engine: str) -> None:
+    most = len(allowed_cpus())
+    assert parse_engine(f"{engine}:threads={most}") == (engine, {"threads": most})
+    for count in (0, most + 1):
+        with pytest.raises(UserError, match=f"threads={count}: {count} threads .* 1 to {most}"):
+            parse_engine(f"{engine}:threads={count}")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kbench import __version__
-from kbench.core import InvalidEnvironment, Placement, UserError, did_you_mean
+from kbench.core import InvalidEnvironment, Placement, UserError, allowed_cpus, did_you_mean
 from kbench.model import first_part
 from kbench.rules import load_rules
 
@@ -154,7 +154,7 @@ def parse_engine(text: str) -> tuple[str, dict[str, int]]:
     """``name[:option=number,...]``, e.g. ``kbench:planes=1,threads=2``.
 
     Raises:
-        UserError: no such engine or option.
+        UserError: no such engine or option, or more threads than CPUs.
     """
     name, _, tail = text.partition(":")
     if name not in _SIDES:
@@ -166,6 +166,9 @@ def parse_engine(text: str) -> tuple[str, dict[str, int]]:
         if key not in known or not (value.isascii() and value.isdecimal() and len(value) < 10):
             raise UserError(f"option {item!r}", where=text, accepted=f"a number for {', '.join(known)}")
         options[key] = int(value)
+    most = len(allowed_cpus())
+    if not 1 <= options.get("threads", 1) <= most:
+        raise UserError(f"{options['threads']} threads", where=text, accepted=f"1 to {most}, the CPUs of this process")
     return name, options
 
 
