@@ -40,7 +40,8 @@ def build_app() -> typer.Typer:
     """The application with every verb registered. Verbs import their heavy packages when they run."""
     app = typer.Typer(
         name="kbench",
-        help="Measure, place and run mixture-of-experts language models on a CPU and a GPU that is too small.",
+        help="Measure, place and run mixture-of-experts language models on a CPU and a GPU that is too small.\n\n"
+        "Example: [bold]kbench tune --vram 21G --dram 136G[/bold] plans DeepSeek-V2, and downloads nothing.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

@@ -28,7 +28,8 @@ def register(app: typer.Typer) -> None:
     results = typer.Typer(
         name="results",
         no_args_is_help=True,
-        help="List, query and prune stored measurements.",
+        help="List, query and prune stored measurements.\n\n"
+        "Example: [bold]kbench results query op=linear --since 30d[/bold]",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     results.command(name="list")(list_files)

@@ -31,7 +31,8 @@ def register(app: typer.Typer) -> None:
     rules = typer.Typer(
         name="rules",
         no_args_is_help=True,
-        help="Check, explain and export rule files: which module runs where, and how.",
+        help="Check, explain and export rule files: which module runs where, and how.\n\n"
+        "Example: [bold]kbench rules explain my.yaml --model deepseek-v2-chat[/bold]",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     rules.command(name="check")(check)

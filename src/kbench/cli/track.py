@@ -16,7 +16,8 @@ def register(app: typer.Typer) -> None:
     track = typer.Typer(
         name="track",
         no_args_is_help=True,
-        help="Keep watch over speed: record it by commit, check a change, find steps in history, know the noise.",
+        help="Keep watch over speed: record it by commit, check a change, find steps in history, know the noise.\n\n"
+        "Example: [bold]kbench track check --baseline origin/main[/bold]",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     track.command(name="record")(record)
