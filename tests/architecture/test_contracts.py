@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,11 @@ SOURCES = sorted(path for kind in ("*.py", "*.cpp", "*.h") for path in (ROOT / "
 def test_a_file_holds_one_noun(path: Path) -> None:
     lines = path.read_text().count("\n")
     assert lines <= MAX_LINES, f"{lines} lines, at most {MAX_LINES}: split it by noun"
+
+
+def test_contributing_names_files_that_exist() -> None:
+    """In its table of what is added where; paths are below the package, `<isa>` stands for any of them."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## A new ...")[2].partition("\n## ")[0]
+    named = [path for path in re.findall(r"`([^` ]*/[^` ]*)`", table) if "<" not in path]
+    missing = [path for path in named if not list((ROOT / "src" / "kbench").glob(path.rstrip("/")))]
+    assert len(named) > 8 and not missing
