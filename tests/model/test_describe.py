@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tiny_models import ARCHITECTURES, make_tiny
 
-from kbench.core import CorruptFile, TensorInfo, Unsupported
-from kbench.model import GgufFile, GgufTensor, ModelDescriptor, describe_gguf, open_gguf, synthesize
+from kbench.core import CorruptFile, TensorInfo, Unsupported, UserError
+from kbench.model import GgufFile, GgufTensor, ModelDescriptor, build_tree, describe_gguf, open_gguf, synthesize
+from kbench.model.checked_tensors import MOST_FAULTS
 
 
 def test_smollm2(smollm2_path: Path) -> None:
@@ -227,3 +228,37 @@ def test_routing_that_contradicts(metadata: dict[str, Any], where: str, deepseek
     with pytest.raises(CorruptFile) as error:
         describe_gguf(change(deepseek_gguf, metadata))
     assert where in error.value.where
+
+
+def test_all_faults_of_tensors_are_told(tiny_gguf: Path) -> None:
+    wrong = change(
+        tiny_gguf,
+        {"llama.block_count": 2},
+        {"blk.0.ffn_up.weight": None, "blk.0.attn_q.weight": (256, 255), "blk.0.new.weight": (1,)},
+    )
+    faults: list[UserError] = []
+    found = describe_gguf(wrong, faults)
+    layer = [t.name for t in describe_gguf(open_gguf(tiny_gguf)).tensors if t.name.startswith("blk.0.")]
+    missing = ["blk.0.ffn_up.weight", *(name.replace("blk.0.", "blk.1.") for name in layer)]
+    names = {error.where.rpartition(": ")[2]: error.found for error in faults}
+    assert {name for name, text in names.items() if text == "this tensor is missing"} == set(missing)
+    assert "its shape is [256, 255]" in names["blk.0.attn_q.weight"] and "does not know" in names["blk.0.new.weight"]
+    assert len(faults) == len(missing) + 2
+    # What is missing is described as the layers are that are there.
+    types = {tensor.name: tensor.quant for tensor in found.tensors}
+    assert found.n_layers == 2 and len(types) == 3 + 2 * len(layer)
+    for name in layer:
+        assert types[name.replace("blk.0.", "blk.1.")] == types[name]
+    assert build_tree(found).weight_bytes == found.n_bytes
+
+
+def test_a_load_tells_the_first_and_how_many_more(tiny_gguf: Path) -> None:
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    shapes |= {f"blk.0.{name}.weight": None for name in ("attn_q", "attn_k", "ffn_up", "ffn_gate", "ffn_down")}
+    with pytest.raises(CorruptFile, match=r"blk\.0\.attn_q\.weight: this tensor is missing; wrong, too: 4 others"):
+        describe_gguf(change(tiny_gguf, shapes=shapes))
+
+
+def test_a_count_of_layers_is_not_believed_for_ever(tiny_gguf: Path) -> None:
+    with pytest.raises(CorruptFile, match=f"{MOST_FAULTS - 1} or more others"):
+        describe_gguf(change(tiny_gguf, {"llama.block_count": 1 << 30}), [])

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_models import make_tiny
 from typer.testing import CliRunner
 
 from kbench.cli.main import build_app
-from kbench.core import UserError
+from kbench.core import Phase, UserError, parse_yaml
+from kbench.model import build_tree
+from kbench.rules import parse_rules, tensor_map
 
 FILE = Path(__file__).parent / "fixtures" / "deepseek_v2_one_gpu.yaml"
 MODEL = ("--model", "deepseek-v2-chat")
@@ -143,9 +146,78 @@ def test_operators_of_ones_own_where_they_cannot_be(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_lacks_a_tensor_is_found_before_any_weight_is_read(tiny_gguf: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gguf"
-    name = b"blk.1.ffn_up.weight"
-    broken.write_bytes(tiny_gguf.read_bytes().replace(name, b"blk.1.ffn_xx.weight", 1))
-    with pytest.raises(UserError, match=r"broken\.gguf.*blk\.1\.ffn_up\.weight"):
-        kbench("check", FILE, "--model", broken)
+def test_every_tensor_that_a_file_lacks_is_told_at_once(tiny_gguf: Path, tmp_path: Path) -> None:
+    """Beside the mistakes of the rules, and before any weight is read."""
+    broken, path = tmp_path / "broken.gguf", tmp_path / "r.yaml"
+    data = tiny_gguf.read_bytes()
+    for name in (b"blk.1.ffn_up.weight", b"blk.2.attn_q.weight"):
+        assert data.count(name) == 1
+        data = data.replace(name, name[:-1] + b"x")
+    broken.write_bytes(data)
+    path.write_text("- match: {name: lm_head}\n  replace: {class: Lineer}\n")
+    code, out = kbench("check", path, "--model", broken)
+    assert code == 1 and out.splitlines()[:3] == [
+        f"error: {broken}: blk.1.ffn_up.weight · this tensor is missing",
+        f"error: {broken}: blk.2.attn_q.weight · this tensor is missing",
+        f"error: {broken}: blk.1.ffn_up.weighx · 2 tensors that llama does not know, such as blk.1.ffn_up.weighx · "
+        "the model would compute something else without them",
+    ]
+    assert "did you mean Linear?" in out
+    told = json.loads(kbench("check", path, "--model", broken, "--json")[1])
+    assert [(one["code"], one["path"], one["line"]) for one in told["findings"]][:3] == [
+        ("model-tensor", str(broken), 0)
+    ] * 3
+    good = tmp_path / "good.yaml"
+    good.write_text("kbench: 1\nrules:\n- match: {name: lm_head}\n  replace: {class: Linear}\n")
+    assert kbench("check", good, "--model", broken, "--dram", "4G")[0] == 1
+    assert kbench("check", good, "--model", tiny_gguf, "--dram", "4G")[0] == 0
+
+
+def test_explain_maps_every_tensor_to_its_devices() -> None:
+    told = json.loads(kbench("explain", FILE, *MODEL, "--tensors", "--json")[1])
+    # The file of DeepSeek-V2-Chat Q4_K_M has 959 tensors, of 142,449,930,240 bytes.
+    assert len(told["tensors"]) == 959 and sum(one["bytes"] for one in told["tensors"]) == 142_449_930_240
+    rows = json.loads(kbench("explain", FILE, "model.layers.3", *MODEL, "--json")[1])["rows"]
+    by_module = {row["module"]: row for row in rows}
+    ours = [one for one in told["tensors"] if one["module"] in by_module]
+    assert len(ours) == sum(one["tensor"].startswith("blk.3.") for one in told["tensors"]) > 10
+    for one in ours:
+        row = by_module[one["module"]]
+        assert one["line"] == row["line"]
+        for phase in ("decode", "prefill"):
+            assert one[phase] == [{**row[phase], "bytes": one["bytes"]}]
+    up = next(one for one in ours if one["tensor"] == "blk.3.ffn_up_exps.weight")
+    assert (up["quant"], up["shape"], up["decode"][0]["device"]) == ("Q4_K", [5120, 1536, 160], "cpu")
+    out = kbench("explain", FILE, "model.layers.3.mlp", *MODEL, "--tensors")[1].splitlines()
+    (line,) = [line for line in out if line.startswith("blk.3.ffn_up_exps.weight")]
+    assert line.split()[1:4] == ["Q4_K", f"{up['bytes']:,}", "cpu"]
+    assert len(out) == 1 + 7 + 1 and out[-1].startswith("decode, prefill: ")
+
+
+def test_experts_of_a_layer_may_be_on_two_devices(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(
+        "kbench: 1\nrules:\n- match: {name: 'layers\\.2\\.mlp\\.experts$'}\n  replace:\n    class: Experts\n"
+        "    kwargs: {generate_device: cpu, prefill_device: cpu, gpu_experts: [0-15]}\n"
+    )
+    model = ("--model", "deepseek-v2-lite-chat")
+    told = json.loads(kbench("explain", path, "model.layers.2.mlp.experts", *model, "--tensors", "--json")[1])
+    assert len(told["tensors"]) == 3
+    for one in told["tensors"]:
+        for phase in ("decode", "prefill"):
+            assert [(place["device"], 4 * place["bytes"]) for place in one[phase]] == [
+                ("cpu", 3 * one["bytes"]),
+                ("cuda:0", one["bytes"]),
+            ]
+    out = kbench("explain", path, "model.layers.2.mlp.experts", *model, "--tensors")[1]
+    assert " MiB), cuda:0 auto (" in out
+
+
+def test_a_tied_embedding_is_the_heads_too() -> None:
+    tree = build_tree(make_tiny(tied=True))
+    rules = parse_rules(
+        parse_yaml("- match: {name: lm_head}\n  replace: {class: Linear, kwargs: {generate_device: 'cuda:1'}}\n")
+    )
+    rows = [row for row in tensor_map(rules, tree) if row.tensor.name == "token_embd.weight"]
+    assert [row.module for row in rows] == ["model.embed_tokens", "lm_head"]
+    assert str(rows[1].places[Phase.DECODE][0].device) == "cuda:1" != str(rows[0].places[Phase.DECODE][0].device)

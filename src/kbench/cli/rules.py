@@ -14,6 +14,7 @@ from kbench.core import Device, Phase, Placement, UserError, did_you_mean, forma
 
 from .output import plural, print_json, shown, shown_lines, stdout_console
 from .rules_export import export
+from .rules_tensors import print_tensors
 
 if TYPE_CHECKING:
     from kbench.core import Module
@@ -73,7 +74,8 @@ def check(
     if not model and counted:
         raise UserError("a budget without a model", where="--vram, --dram, --context", todo="add --model")
     budgets = _budgets(vram, dram)
-    descriptor = load_descriptor(model)[0] if model else None
+    faults: list[UserError] = []
+    descriptor = load_descriptor(model, faults=faults)[0] if model else None
     tree = build_tree(descriptor) if descriptor else None
     memory = _memory(rules, descriptor, tree, context, kv) if descriptor and tree and counted else {}
     findings = check_rules(
@@ -87,6 +89,7 @@ def check(
         besides=memory,
         cannot_replace=functools.partial(operator_errors, descriptor) if descriptor else None,
         find_uncaptured=functools.partial(planned_uncaptured, descriptor) if descriptor else None,
+        faults=faults,
     )
     counts = {str(severity): sum(found.severity is severity for found in findings) for severity in Severity}
     if json:
@@ -162,20 +165,24 @@ def explain(
     path: Path = _RULES,
     module: str | None = typer.Argument(None, help="Only this module (and those below it), one row each."),
     model: str = typer.Option(..., "--model", "-m", help=_MODEL.help),
+    tensors: bool = typer.Option(False, "--tensors", help="Every tensor: type, bytes, devices, implementations."),
     trust: list[str] = _TRUST,
     json: bool = _JSON,
 ) -> None:
     """Show where a rule file puts each module of a model, how it runs there, and which rule says so.
 
+    With --tensors, where each tensor lies (KTransformers' tensor_device_map).
+
     Example: kbench rules explain my.yaml --model deepseek-v2-chat model.layers.3.mlp
     """
     from kbench.model import build_tree, load_descriptor
     from kbench.rules import explain as explain_rules
-    from kbench.rules import fold_rows, hidden_state, load_rules
+    from kbench.rules import fold_rows, hidden_state, load_rules, tensor_map
 
     rules = load_rules(path, trust=tuple(trust))
     descriptor = load_descriptor(model)[0]
-    rows = explain_rules(rules, build_tree(descriptor))
+    tree = build_tree(descriptor)
+    rows = explain_rules(rules, tree)
     moved = _crossings(descriptor, rows)
     path_of_state = hidden_state(rows)
     if module is None:
@@ -185,6 +192,8 @@ def explain(
         rows = [row for row in rows if row.module == module or row.module.startswith(f"{module}.")]
         if not rows:
             raise UserError(f"no module {module!r} in {model}", todo=did_you_mean(module, known))
+    told_of = {row.module for row in rows}
+    mapped = [row for row in tensor_map(rules, tree) if module is None or row.module in told_of] if tensors else []
     if json:
         told = {
             str(phase): [{"layers": layers, "device": str(device)} for layers, device in runs]
@@ -192,7 +201,11 @@ def explain(
         }
         fields = {"path": str(path), "model": model, "hidden_state": told, "rows": [row.as_dict() for row in rows]}
         fields["transfers"] = {str(phase): [asdict(one) for one in found] for phase, found in moved.items()}
+        if tensors:
+            fields["tensors"] = [row.as_dict() for row in mapped]
         print_json("rules.explain", 1, fields)
+    elif tensors:
+        _print_totals(rows, print_tensors(mapped))
     else:
         _print_rows(rows)
         if module is None:
@@ -265,8 +278,6 @@ def _print_rows(rows: list[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from kbench.rules import weights_by_device
-
     lines = []
     for row in rows:
         p = row.placement
@@ -293,6 +304,13 @@ def _print_rows(rows: list[Row]) -> None:
     for line in lines:
         table.add_row(*(Text(shown(line[name])) for name in names))  # names from the file are no markup
     stdout_console().print(table)
+    _print_totals(rows, alike)
+
+
+def _print_totals(rows: Sequence[Row], alike: bool) -> None:
+    """The weights on each device; once where phases are alike."""
+    from kbench.rules import weights_by_device
+
     totals = weights_by_device(rows)
     for phase, by_device in totals.items():
         told = ", ".join(f"{format_bytes(n_bytes)} on {device}" for device, n_bytes in sorted(by_device.items()))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 from gguf.constants import LlamaFileType
 
-from kbench.core import Attribute, CorruptFile, TensorInfo, Unsupported
+from kbench.core import Attribute, CorruptFile, Unsupported, UserError
 
 from .architectures import ARCHITECTURES, Architecture, architecture
+from .checked_tensors import checked_tensors
 from .descriptor import Delta, Mla, ModelDescriptor, Moe
 from .gguf_file import GgufFile
 from .gguf_parts import model_stem
 from .metadata import Metadata
-from .tensor_table import tensor_table
 
 # Files of the first such model do not say which layers attend in full: every fourth does.
 _INTERVAL = 4
@@ -24,8 +23,12 @@ _INTERVAL = 4
 YARN_LOG_SLOPE = 0.1
 
 
-def describe_gguf(gguf: GgufFile) -> ModelDescriptor:
+def describe_gguf(gguf: GgufFile, faults: list[UserError] | None = None) -> ModelDescriptor:
     """The descriptor of an open file.
+
+    Args:
+        faults: tensors that are missing, or of another shape, or not known, go there, and the descriptor has them as
+            they should be; None: they are raised.
 
     Raises:
         Unsupported: an architecture or a variant that is not known.
@@ -34,7 +37,7 @@ def describe_gguf(gguf: GgufFile) -> ModelDescriptor:
     entry = architecture(gguf.architecture, f"{gguf.path}: general.architecture")
     meta = Metadata(gguf)
     draft = _mla_model(meta, entry, gguf) if entry.mla else _dense_model(meta, entry, gguf)
-    return dataclasses.replace(draft, tensors=_checked_tensors(draft, gguf))
+    return dataclasses.replace(draft, tensors=checked_tensors(draft, gguf, _draft_layers(meta), faults))
 
 
 def _dense_model(meta: Metadata, entry: Architecture, gguf: GgufFile) -> ModelDescriptor:
@@ -227,39 +230,3 @@ def quant_label(gguf: GgufFile) -> str:
     for tensor in gguf.tensors.values():
         by_type[tensor.info.quant] = by_type.get(tensor.info.quant, 0) + tensor.info.n_bytes
     return max(by_type, key=lambda name: by_type[name])
-
-
-def _checked_tensors(draft: ModelDescriptor, gguf: GgufFile) -> tuple[TensorInfo, ...]:
-    """The tensors that ``draft`` wants, in the model's order, each with the shape that it wants."""
-    present = {name: tensor.info for name, tensor in gguf.tensors.items()}
-    block = re.compile(r"blk\.(\d{1,6})\.")
-    drafting = range(draft.n_layers, draft.n_layers + _draft_layers(Metadata(gguf)))
-    present = {n: info for n, info in present.items() if not (m := block.match(n)) or int(m[1]) not in drafting}
-    last = max((int(m[1]) for m in map(block.match, present) if m), default=-1)
-    if last + 1 != draft.n_layers:
-        raise CorruptFile(
-            f"block_count is {draft.n_layers}, the tensors have blocks 0 to {last}",
-            where=f"{gguf.path}: {gguf.architecture}.block_count",
-        )
-    found = []
-    split = {"split_kv_b": "blk.0.attn_k_b.weight" in present, "split_qkvz": "blk.0.attn_qkv.weight" in present}
-    for spec in tensor_table(draft, **split):
-        info = present.pop(spec.name, None)
-        if info is None and spec.optional:
-            continue
-        if info is None:
-            raise CorruptFile("this tensor is missing", where=f"{gguf.path}: {spec.name}")
-        if info.shape != spec.shape:
-            raise CorruptFile(
-                f"its shape is {list(info.shape)}, the metadata make it {list(spec.shape)}",
-                where=f"{gguf.path}: {spec.name}",
-            )
-        found.append(info)
-    if present:
-        name = next(iter(present))
-        raise Unsupported(
-            f"{len(present)} tensors that {draft.architecture} does not know, such as {name}",
-            where=f"{gguf.path}: {name}",
-            todo="the model would compute something else without them",
-        )
-    return tuple(found)

@@ -15,10 +15,12 @@ from .hf_config import read_config
 _CONFIG = "config.json"
 
 
-def load_descriptor(model: str, quant: str | None = None) -> tuple[ModelDescriptor, GgufFile | None]:
+def load_descriptor(
+    model: str, quant: str | None = None, faults: list[UserError] | None = None
+) -> tuple[ModelDescriptor, GgufFile | None]:
     """The descriptor of ``model``, and its GGUF file where it is one; to others ``quant`` gives types (None: Q4_K_M).
 
-    A folder that holds a ``config.json`` stands for that.
+    ``faults``: as of ``describe_gguf``. A folder that holds a ``config.json`` stands for that.
 
     Raises:
         UserError: neither a file nor a known name, or ``quant`` beside a GGUF file, whose tensors have their types
@@ -41,4 +43,4 @@ def load_descriptor(model: str, quant: str | None = None) -> tuple[ModelDescript
     if quant is not None:
         accepted = "nothing for a GGUF file: its tensors have their types"
         raise UserError(f"{quant!r}", where="--quant", accepted=accepted, todo="leave --quant out")
-    return describe_gguf(gguf), gguf
+    return describe_gguf(gguf, faults), gguf

@@ -68,6 +68,7 @@ def check(
     besides: Memory | None = None,
     cannot_replace: CannotReplace | None = None,
     find_uncaptured: FindUncaptured | None = None,
+    faults: Iterable[UserError] = (),
 ) -> list[Finding]:
     """Findings by line. Without a ``tree``, those that need no model.
 
@@ -81,10 +82,15 @@ def check(
         besides: what running takes of each device besides weights; None: nothing is known of it.
         cannot_replace: where operators of somebody's own cannot be; None: they can be anywhere.
         find_uncaptured: what no CUDA graph can hold; None: nothing is known of it.
+        faults: what is wrong with the model's tensors; ``where`` is the file, and the tensor.
     """
     default = rules.default_placement if default is None else default
     resolved = {rule.number: resolve(rules, rule) for rule in rules.rules}
-    findings = [*rules.findings, *(finding for one in resolved.values() for finding in one.findings)]
+    findings = [
+        *map(_of_tensor, faults),
+        *rules.findings,
+        *(finding for one in resolved.values() for finding in one.findings),
+    ]
     classes = frozenset(name for module in tree.walk() for name in module.classes) if tree else frozenset()
     for rule in rules.rules:
         findings += _class_findings(rules, rule, classes)
@@ -302,6 +308,11 @@ def _quants(rules: RuleSet, placed: list[Placed], can_take: CanTake | None) -> l
         todo = f"set the op to {AUTO}, or match these modules with another rule"
         findings.append(rules.finding("quant", ERROR, by_number[number], "replace.kwargs.generate_op", text, "", todo))
     return findings
+
+
+def _of_tensor(fault: UserError) -> Finding:
+    path, _, name = fault.where.rpartition(": ")
+    return Finding("model-tensor", ERROR, path, 0, name, fault.found, fault.accepted, fault.todo)
 
 
 def _own_operators(rules: RuleSet, placed: list[Placed], cannot_replace: CannotReplace | None) -> list[Finding]:

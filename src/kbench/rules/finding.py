@@ -22,7 +22,8 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``path:line: where · what was found · what is accepted · what to do``.
+    """``path:line: where · what was found · what is accepted · what to do``. Of a model's file ``line`` is 0, and not
+    shown.
 
     ``code`` names the kind of mistake and stays the same between versions, e.g. ``unknown-key``.
     """
@@ -42,7 +43,7 @@ class Finding:
             parts.append(f"accepted: {self.accepted}")
         if self.todo:
             parts.append(self.todo)
-        return f"{self.path}:{self.line}: {' · '.join(parts)}"
+        return f"{self.path}{f':{self.line}' if self.line else ''}: {' · '.join(parts)}"
 
     def as_dict(self) -> dict[str, str | int]:
         """For ``--json``."""
