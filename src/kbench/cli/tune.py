@@ -75,7 +75,7 @@ def register(app: typer.Typer) -> None:
             int | None, typer.Option(help="Prompt of the workload to be fast at. Default: 1024.")
         ] = None,
         gen_tokens: Annotated[int | None, typer.Option(help="Tokens it generates. Default: 256.")] = None,
-        threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: searched.")] = None,
+        threads: Annotated[int | None, typer.Option(help="CPU threads. Default: searched.")] = None,
         routing: Annotated[
             Path | None,
             typer.Option(help="Visits to experts, as kbench bench --routing counts them. Default: all alike."),
@@ -132,7 +132,7 @@ def register(app: typer.Typer) -> None:
                 raise UserError("nothing is searched", where=name, todo="add --search")
         if search and host is not None:
             raise UserError("nothing is measured here for another machine", where="--search", todo="search there")
-        if threads is not None and host is None:  # another machine has CPUs of its own
+        if threads is not None and (host is None or threads < 1):  # another machine has CPUs of its own
             check_threads(threads, "--threads")
         request = TuneRequest(
             model=model or DEFAULT_MODEL,
