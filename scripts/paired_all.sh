@@ -36,8 +36,8 @@ done
 run paired_roof.py "$smol.Q4_1.gguf" "$smol.Q4_0.gguf" "$smol.Q4_K_M.gguf" "$smol.Q8_0.gguf" --pairs 10
 run paired_roof.py --pairs 10
 run paired_moe.py --tokens 1 --experts 160 --pairs 10 --peer-threads 2
-run paired_moe.py --tokens 512 --experts 64 --pairs 10 --peer-threads 2
-run paired_moe.py --tokens 512 --experts 64 --pairs 10 --peer-threads 2 --block activation_planes=1
+run paired_moe.py --tokens 512 --experts 160 --pairs 10 --peer-threads 2
+run paired_moe.py --tokens 512 --experts 160 --pairs 10 --peer-threads 2 --block activation_planes=1
 run paired_torch.py --pairs 10
 run paired_torch.py --pairs 10 --case 5120,16384,512
 python "$here/paired_table.py" "$results"
