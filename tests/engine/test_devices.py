@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layerwise_rules import layerwise_rules
 from tiny_models import make_tiny
 
 from kbench.core import CPU, Assignment, Device, InvalidEnvironment, Phase, Placement, UserError, kv_bytes
@@ -300,16 +301,12 @@ def test_a_long_prompt_prefills_layer_by_layer(path: Path, tmp_path: Path) -> No
         return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
     def rules(threshold: int) -> Any:
-        file = tmp_path / f"{threshold}.yaml"
-        file.write_text(
-            "kbench: 1\nrules:\n"
-            "- match: {name: '^model$'}\n"
-            f"  replace: {{class: Model, kwargs: {{per_layer_prefill_intput_threshold: {threshold}}}}}\n"
+        rest = (
             "- match: {name: '^model\\.layers.*\\.mlp'}\n"
             "  replace: {kwargs: {generate_device: cpu, generate_op: torch, prefill_device: 'cuda:0',\n"
             "            prefill_op: torch}}\n"
         )
-        return load_rules(file)
+        return layerwise_rules(tmp_path, threshold, rest)
 
     options: dict[str, Any] = {"kv": "f32", "context": 64, "chunk": 16, "threads": 1, "alias": ALIAS}
     options["default"] = both(CPU)

@@ -128,7 +128,7 @@ def test_what_a_fused_kernel_reads_is_not_where_it_writes(path: Path) -> None:
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """torch's sums and norms, and a stand-in for a kernel that does both: counted."""
+    """torch's sums and norms, counted."""
     counts: Counter[str] = Counter()
 
     def counted(name: str) -> Any:
@@ -138,18 +138,26 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return run
 
-    def add_and_norm(self: Any, norm: OpCall, prepared: Any, x: Any, y: Any, total: Any, out: Any) -> None:
-        counts["both"] += 1
-        with torch.inference_mode():
-            for made in (total, out):  # programs of a kernel write rows while others have not read theirs
-                made.fill_(torch.nan)
-            total.copy_(x + y)
-            out.copy_(TorchImplementation._rms_norm(self, norm, prepared.tensors, [total], None)[0])  # type: ignore[arg-type]
-
     for name in ("_add", "_rms_norm"):
         monkeypatch.setattr(TorchDevice, name, counted(name))
-    monkeypatch.setattr(TorchDevice, "add_and_norm", add_and_norm)
     return counts
+
+
+def fuses(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> None:
+    """Gives torch a stand-in for a kernel that does both."""
+
+    def residual_norm(self: Any, norm: OpCall) -> Any:
+        def add_and_norm(prepared: Any, x: Any, y: Any, total: Any, out: Any) -> None:
+            counts["both"] += 1
+            with torch.inference_mode():
+                for made in (total, out):  # programs of a kernel write rows while others have not read theirs
+                    made.fill_(torch.nan)
+                total.copy_(x + y)
+                out.copy_(TorchImplementation._rms_norm(self, norm, prepared.tensors, [total], None)[0])  # type: ignore[arg-type]
+
+        return add_and_norm
+
+    monkeypatch.setattr(TorchDevice, "residual_norm", residual_norm)
 
 
 def outputs(session: Session) -> list[np.ndarray]:
@@ -167,8 +175,9 @@ def test_the_same_numbers_of_a_launch_less_a_pair(
         "kv": "f32", "context": 64, "chunk": 16, "threads": 1, "alias": {GPU: CPU}, "graph": graph,
     }  # fmt: skip
     runs = []
-    for fuses in (False, True):
-        monkeypatch.setattr(TorchDevice, "adds_and_norms", lambda self, norm, fuses=fuses: fuses)
+    for does in (False, True):
+        if does:
+            fuses(monkeypatch, launches)
         session = load_model(path, place, **options)
         launches.clear()
         runs.append((outputs(session), dict(launches), session.traffic.moved))
@@ -184,7 +193,7 @@ def test_the_same_numbers_of_a_launch_less_a_pair(
 
 
 def test_a_profile_has_the_seconds_of_both(path: Path, launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TorchDevice, "adds_and_norms", lambda self, norm: True)
+    fuses(monkeypatch, launches)
     place = placed(path, LAYOUTS["all on the device"])
     session = load_model(path, place, kv="f32", context=64, threads=1, alias={GPU: CPU}, graph=False)
     found = session.profile(3)

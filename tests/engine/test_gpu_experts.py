@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layerwise_rules import layerwise_rules
 from tiny_models import make_tiny
 
 from kbench.core import CPU, Device, GpuExperts, Phase, Placement, UserError
@@ -14,7 +15,6 @@ from kbench.engine import GREEDY, VALUES, WEIGHTS, Session, generate, load_model
 from kbench.engine.plan_check import beside, plan_errors
 from kbench.engine.planned import PlannedExecutable
 from kbench.model import build_tree, describe_gguf, open_gguf, planned_crossings, synthesize
-from kbench.rules import load_rules
 from kbench.suites.realised import fallbacks
 
 GPU = Device("cuda", 0)
@@ -138,11 +138,7 @@ def test_the_others_are_brought_for_a_long_prompt(deepseek: Path, tmp_path: Path
     """Layer-wise prefill brings the CPU's experts of one layer at a time to where the GPU's lie already."""
 
     def rules(threshold: int) -> Any:
-        file = tmp_path / f"{threshold}.yaml"
-        file.write_text(
-            "kbench: 1\nrules:\n"
-            "- match: {name: '^model$'}\n"
-            f"  replace: {{class: Model, kwargs: {{per_layer_prefill_intput_threshold: {threshold}}}}}\n"
+        rest = (
             "- match: {name: '\\.experts$'}\n"
             "  replace:\n    class: Experts\n"
             "    kwargs: {generate_device: cpu, generate_op: torch, prefill_device: 'cuda:0', prefill_op: torch,\n"
@@ -150,7 +146,7 @@ def test_the_others_are_brought_for_a_long_prompt(deepseek: Path, tmp_path: Path
             "- match: {name: '^(model|lm_head)'}\n"
             "  replace: {kwargs: {generate_device: 'cuda:0', generate_op: torch}}\n"
         )
-        return load_rules(file)
+        return layerwise_rules(tmp_path, threshold, rest)
 
     session, twice = (load(deepseek, rules(threshold)) for threshold in (8, 0))
     plain = one_device(deepseek, "torch")

@@ -183,8 +183,9 @@ class Executable:
 
     def _fused_call(self, add: OpCall, norm: OpCall) -> FusedCall:
         item = device_of(add, self._machine.devices)
-        assert item is not None
-        return FusedCall(add, norm, self._slots, item, self._weights.of(norm))
+        kernel = None if item is None else item.residual_norm(norm)
+        assert kernel is not None
+        return FusedCall(add, norm, self._slots, kernel, self._weights.of(norm))
 
     def _on_device(self, device: Device) -> DeviceStep | None:
         """Where calls on ``device`` read token and position; None: on the host."""

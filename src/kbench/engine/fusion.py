@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kbench.core import OpCall
-from kbench.kernels import Spans, TorchDevice, on_tensors
+from kbench.kernels import ResidualNorm, Spans, TorchDevice, on_tensors
 
 from .devices import DeviceMap
 from .schedule import Item
@@ -42,7 +42,7 @@ def _fused(add: OpCall, norm: OpCall, devices: DeviceMap) -> bool:
     (total,), (normed,), d = add.outputs, norm.outputs, norm.problem.integer("d")
     whole = total.width == d == norm.attrs.get("row_width", d) and total.rows == normed.rows
     item = device_of(add, devices) if whole and norm.inputs == (total.name,) else None
-    return item is not None and item.adds_and_norms(norm.problem)
+    return item is not None and item.residual_norm(norm) is not None
 
 
 def device_of(call: OpCall, devices: DeviceMap) -> TorchDevice | None:
@@ -78,15 +78,17 @@ def as_laid_out(calls: Sequence[OpCall], devices: DeviceMap) -> list[OpCall]:
 class FusedCall:
     """A sum and its norm by one kernel, which writes both to where they lie."""
 
-    def __init__(self, add: OpCall, norm: OpCall, slots: Mapping[str, Slot], item: TorchDevice, prepared: Any) -> None:
-        """``prepared``: the norm's weights."""
+    def __init__(
+        self, add: OpCall, norm: OpCall, slots: Mapping[str, Slot], kernel: ResidualNorm, weights: Any
+    ) -> None:
+        """``weights``: the norm's, prepared."""
         names = (*add.inputs, add.outputs[0].name, norm.outputs[0].name)
-        self._norm, self._item, self._prepared = norm, item, prepared
+        self._kernel, self._weights = kernel, weights
         self._slots = [slots[name] for name in names]
 
     def run(self, tokens: TokenArray, spans: Spans) -> None:
         x, y, total, normed = (slot.tensor(len(tokens)) for slot in self._slots)
-        self._item.add_and_norm(self._norm, self._prepared, x, y, total, normed)
+        self._kernel(self._weights, x, y, total, normed)
 
 
 class _Step(Protocol):

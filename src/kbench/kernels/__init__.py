@@ -39,16 +39,25 @@ from .rope import rope_frequencies
 from .spec import OpSpec, op_spec
 from .support_table import DEQUANTISED, OWN, kernel_of, support_table
 from .tolerance import accuracy_of
-from .torch_baseline import DeviceStep, PagedCache, PagePool, TorchCache, TorchDevice, stored_tensor, torch_device
+from .torch_baseline import (
+    DeviceStep,
+    PagedCache,
+    PagePool,
+    ResidualNorm,
+    TorchCache,
+    TorchDevice,
+    stored_tensor,
+    torch_device,
+)  # fmt: skip
 from .triton import TokenDraw, draws_on, interpreted
 from .version import kernel_version
 
 __all__ = [
     "DEQUANTISED", "OWN", "PAGE_TOKENS", "PEER_NAMES", "WEIGHT_TYPES", "YES", "AnyArray", "BlockParameter", "Cache",
     "DeviceStep", "Example", "FloatArray", "Implementation", "NativeProbes", "OpSpec", "PagePool", "PagedCache",
-    "Prepared", "RoundingError", "Spans", "StepState", "Stored", "Support", "TokenDraw", "TorchCache", "TorchDevice",
-    "TorchLink", "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates", "check", "comparable",
-    "cuda_links", "dequantize", "draws_on", "empty_rows", "example", "example_cache", "example_weights",
+    "Prepared", "ResidualNorm", "RoundingError", "Spans", "StepState", "Stored", "Support", "TokenDraw", "TorchCache",
+    "TorchDevice", "TorchLink", "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates", "check",
+    "comparable", "cuda_links", "dequantize", "draws_on", "empty_rows", "example", "example_cache", "example_weights",
     "expert_subset", "experts_of", "first_seen", "implementation", "implementations", "interpreted", "kernel_of",
     "kernel_version", "ladder_implementations", "native_probes", "on_tensors", "op_spec", "packing", "pages_for",
     "pairs_here", "peer_implementation", "planned_on_gpu", "random_floats", "random_weight", "rope_frequencies",

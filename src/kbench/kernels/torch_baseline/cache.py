@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,12 +19,50 @@ _BLOCK, _BLOCK_BYTES = 32, 34
 
 
 @dataclass(slots=True)
-class TorchCache:
-    """A ``Cache`` whose ``k`` and ``v`` are torch tensors of the same shapes (bf16 as bfloat16, q8_0 as uint8)."""
+class StoredRows(ABC):
+    """Keys and values of a layer as tensors, wherever a position's row lies: what is the same however they are kept."""
 
     k: torch.Tensor
     v: torch.Tensor
     kv: str
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.k, self.v))
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """Tokens that a sequence has room for."""
+
+    @abstractmethod
+    def held(self, sequence: int, begin: int, end: int) -> list[torch.Tensor]:
+        """What is stored of positions ``[begin, end)``: ``[heads, end - begin, stored width]`` of k and of v."""
+
+    @abstractmethod
+    def put(self, sequence: int, begin: int, rows: Sequence[torch.Tensor]) -> None:
+        """Writes ``rows`` as ``held`` returns them."""
+
+    def append(
+        self, sequence: int, position: int, rows: Sequence[torch.Tensor], window: int = 0, widen: bool = True
+    ) -> list[torch.Tensor]:
+        """Writes ``rows`` of a sequence (of k, or of k and v, each ``[heads, tokens, width]``) behind ``position``
+        tokens of it; what is cached from the first position on that any of them sees, in float32, or without ``widen``
+        as it is stored (q8_0 in float32).
+
+        Raises:
+            UserError: they do not fit.
+        """
+        end = position + rows[0].shape[1]
+        check_room(self.capacity, position, end - position, window)
+        self.put(sequence, position, [encoded(self.kv, new, self.k) for new in rows])
+        seen = self.held(sequence, first_seen(position, window), end)
+        return [decoded(self.kv, stored, widen) for stored in seen[: len(rows)]]
+
+
+@dataclass(slots=True)
+class TorchCache(StoredRows):
+    """A ``Cache`` whose ``k`` and ``v`` are torch tensors of the same shapes (bf16 as bfloat16, q8_0 as uint8)."""
 
     @classmethod
     def empty(cls, kv: str, heads: int, capacity: int, k: int, v: int, place: str, sequences: int = 1) -> TorchCache:
@@ -41,29 +80,9 @@ class TorchCache:
         return cls(stored_tensor(cache.k), stored_tensor(cache.v), cache.kv)
 
     @property
-    def n_bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self.k, self.v))
-
-    @property
     def capacity(self) -> int:
         """Slots of a sequence: position ``p`` is in slot ``p % capacity``."""
         return self.k.shape[2]
-
-    def append(
-        self, sequence: int, position: int, rows: Sequence[torch.Tensor], window: int = 0, widen: bool = True
-    ) -> list[torch.Tensor]:
-        """Writes ``rows`` of a sequence (of k, or of k and v, each ``[heads, tokens, width]``) behind ``position``
-        tokens of it; what is cached from the first position on that any of them sees, in float32, or without ``widen``
-        as it is stored (q8_0 in float32).
-
-        Raises:
-            UserError: they do not fit.
-        """
-        end = position + rows[0].shape[1]
-        check_room(self.capacity, position, end - position, window)
-        self.put(sequence, position, [encoded(self.kv, new, self.k) for new in rows])
-        seen = self.held(sequence, first_seen(position, window), end)
-        return [decoded(self.kv, stored, widen) for stored in seen[: len(rows)]]
 
     def append_at(self, slot: torch.Tensor, hidden: torch.Tensor, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Writes ``rows``, of one token, into ``slot`` (int64 ``[1]``, on the device) of sequence 0; all that its slots

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kbench.core import Attribute, Block, OpCall, Problem
 
@@ -18,6 +18,15 @@ from .route import route
 
 if TYPE_CHECKING:
     import torch
+
+
+class ResidualNorm(Protocol):
+    """``total = x + y`` and ``out``, the norm of it with the ``prepared`` weights: float32 ``[tokens, d]``, of which
+    the last two share no bytes with any."""
+
+    def __call__(
+        self, prepared: Prepared, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor, out: torch.Tensor
+    ) -> None: ...
 
 
 class TorchDevice(TorchImplementation):
@@ -78,16 +87,9 @@ class TorchDevice(TorchImplementation):
             y: list[Any] = getattr(self, f"_{call.op}")(call, prepared.tensors, inputs, state)
             return [t if t.dtype == torch.int32 else t.float() for t in y]
 
-    def adds_and_norms(self, norm: Problem) -> bool:
-        """Whether ``add_and_norm`` does a sum and ``norm`` of it at once: not by torch's calls."""
-        return False
-
-    def add_and_norm(
-        self, norm: OpCall, prepared: Prepared, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        """``total = x + y`` and ``out``, its ``norm`` with the weights ``prepared``: float32 ``[tokens, d]``, of which
-        the last two share no bytes with any."""
-        raise NotImplementedError(f"{self.name} adds and norms call by call")
+    def residual_norm(self, norm: OpCall) -> ResidualNorm | None:
+        """What does a sum and the ``norm`` of it with one kernel; None: nothing, as in torch."""
+        return None
 
     def _turns(
         self, call: OpCall, w: Sequence[torch.Tensor], device: torch.device, state: StepState

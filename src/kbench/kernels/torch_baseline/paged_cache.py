@@ -16,42 +16,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..cache import check_room, first_seen
 from ..page_table import PAGE_TOKENS, PageTable, Range, pages_for
-from .cache import TorchCache, decoded, encoded
+from .cache import StoredRows, TorchCache, decoded, encoded
 
 if TYPE_CHECKING:
     import torch
 
 
 @dataclass(slots=True)
-class PagedCache:
-    """One layer's cache. What its methods do is what ``TorchCache``'s do; that pages are there, and a sequence's alone
+class PagedCache(StoredRows):
+    """One layer's cache. That pages are there, and a sequence's alone
     where it is written to, is for the ``PagePool`` to see to."""
 
-    k: torch.Tensor
-    v: torch.Tensor
-    kv: str
     table: torch.Tensor
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self.k, self.v))
 
     @property
     def capacity(self) -> int:
         """Tokens that a sequence has room for: a whole number of pages."""
         return self.table.shape[1] * PAGE_TOKENS
-
-    def append(
-        self, sequence: int, position: int, rows: Sequence[torch.Tensor], window: int = 0, widen: bool = True
-    ) -> list[torch.Tensor]:
-        """As ``TorchCache.append``; what is returned is gathered from the pages, a copy."""
-        end = position + rows[0].shape[1]
-        check_room(self.capacity, position, end - position, window)
-        self.put(sequence, position, [encoded(self.kv, new, self.k) for new in rows])
-        seen = self.held(sequence, first_seen(position, window), end)
-        return [decoded(self.kv, stored, widen) for stored in seen[: len(rows)]]
 
     def append_at(self, slot: torch.Tensor, hidden: torch.Tensor, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """As ``TorchCache.append_at``; what is ``hidden`` is zeros, whatever lies on pages that are nobody's."""

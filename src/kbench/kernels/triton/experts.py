@@ -12,8 +12,8 @@ from kbench.core import Attribute, UserError
 from ..reference import SCORINGS
 from .chip import chip_at
 from .expert_stack import ExpertLayer
-from .planes import PLANE_FORMATS, PlaneFormat
-from .tile import launch_options
+from .planes import PlaneFormat
+from .tile import launch_options, registers_of
 
 if TYPE_CHECKING:
     import torch
@@ -52,15 +52,14 @@ KEPT_EXPERT_TILES = (
     ExpertTile(32, 64, 64),
     ExpertTile(64, 64, 64, stages=2),
 )
-# Registers of a thread where the compiler, left to itself, leaves a value without one, as in ``tile``.
-_REGISTERS: Mapping[tuple[PlaneFormat, int, int], int] = {
-    (PLANE_FORMATS[name], block_m, chip): registers
-    for (name, block_m, chip), registers in {
+# As in ``tile``.
+_REGISTERS = registers_of(
+    {
         ("Q4_K", 16, 80): 104,
         ("Q4_K", 32, 80): 176,
         ("Q4_K", 64, 100): 128,
-    }.items()
-}
+    }
+)
 
 
 def expert_tile(tokens: int, top_k: int, n_slots: int) -> ExpertTile:

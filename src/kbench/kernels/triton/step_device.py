@@ -11,7 +11,7 @@ from kbench.core import OpCall, Problem
 from ..cache import check_room
 from ..implementation import YES, Prepared, StepState, Support
 from ..rope import rope_frequencies
-from ..torch_baseline import PagedCache, TorchCache, TorchDevice, TorchWeights, in_pages
+from ..torch_baseline import PagedCache, ResidualNorm, TorchCache, TorchDevice, TorchWeights, in_pages
 from . import attention, sampling, small_ops
 from .places import places
 
@@ -64,18 +64,21 @@ class StepDevice(TorchDevice):
         eps = float(call.attrs.get("eps", 1e-6))  # type: ignore[arg-type]
         return [small_ops.rms_norm(rows, w[0], eps)[1].reshape(x[0].shape)]
 
-    def adds_and_norms(self, norm: Problem) -> bool:
-        return takes(norm).ok
-
-    def add_and_norm(
-        self, norm: OpCall, prepared: Prepared, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        import torch
-
-        assert isinstance(prepared, TorchWeights)
+    def residual_norm(self, norm: OpCall) -> ResidualNorm | None:
+        if not takes(norm.problem).ok:
+            return None
         eps = float(norm.attrs.get("eps", 1e-6))  # type: ignore[arg-type]
-        with torch.inference_mode():
-            small_ops.rms_norm(x, prepared.tensors[0], eps, y, (total, out))
+
+        def add_and_norm(
+            prepared: Prepared, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor, out: torch.Tensor
+        ) -> None:
+            import torch
+
+            assert isinstance(prepared, TorchWeights)
+            with torch.inference_mode():
+                small_ops.rms_norm(x, prepared.tensors[0], eps, y, (total, out))
+
+        return add_and_norm
 
     def _rope(self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], s: StepState) -> list[Any]:
         if not takes(call.problem).ok:

@@ -39,11 +39,19 @@ class Tile:
         return launch_options(self.warps, self.stages, self.registers)
 
 
-# Registers of a thread where the compiler, left to itself, leaves a value without one, which only compiling tells
-# (scripts/gpu_kernels_table.py). By type, rows of activations, and chip: the next step at which it leaves none.
-_REGISTERS: Mapping[tuple[PlaneFormat, int, int], int] = {
-    (PLANE_FORMATS[name], block_m, chip): registers
-    for (name, block_m, chip), registers in {
+# Type, rows of activations, and chip -> registers of a thread.
+Registers = Mapping[tuple[PlaneFormat | None, int, int], int]
+
+
+def registers_of(by_name: Mapping[tuple[str, int, int], int]) -> Registers:
+    """A table written by the names of types."""
+    return {(PLANE_FORMATS[name], rows, chip): registers for (name, rows, chip), registers in by_name.items()}
+
+
+# Where the compiler, left to itself, leaves a value without a register, which only compiling tells
+# (scripts/gpu_kernels_table.py): the next step at which it leaves none.
+_REGISTERS = registers_of(
+    {
         ("Q4_1", 1, 80): 72,
         ("Q5_1", 1, 120): 88,
         ("Q8_0", 2, 100): 48,
@@ -53,8 +61,8 @@ _REGISTERS: Mapping[tuple[PlaneFormat, int, int], int] = {
         ("Q4_0", 32, 89): 104,
         ("Q5_0", 32, 100): 144,
         ("Q5_0", 32, 120): 144,
-    }.items()
-}
+    }
+)
 
 
 def default_tile(
