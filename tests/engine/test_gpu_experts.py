@@ -35,7 +35,8 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def synthesized(architecture: str, factory: pytest.TempPathFactory) -> Path:
     path = factory.mktemp("gpu_experts") / f"{architecture}.gguf"
-    synthesize(make_tiny(architecture, "Q8_0"), path, seed=4)
+    # Weights with which no choice of experts is so near a tie that rounding on one side turns it (with seed 4 one is).
+    synthesize(make_tiny(architecture, "Q8_0"), path, seed=5)
     return path
 
 

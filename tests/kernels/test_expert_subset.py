@@ -60,11 +60,11 @@ def test_native_kernels_refuse_a_mask() -> None:
         item.run(call, item.prepare(problem, weights), made.inputs, made.state, 1)
 
 
-def test_what_goes_elsewhere_goes_where_its_token_goes() -> None:
+def test_what_lies_elsewhere_is_left_out() -> None:
     ids = np.array([[4, 1, 7], [7, 0, 6], [1, 4, 0]], np.int32)
     scores = np.arange(1, 10, dtype=np.float32).reshape(3, 3)
     places, weighed = pairs_here((1, 4), ids, scores)
-    assert places.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 1]]
+    assert places.tolist() == [[1, 0, -1], [-1, -1, -1], [0, 1, -1]]
     assert weighed.tolist() == [[1, 2, 0], [0, 0, 0], [7, 8, 0]]
 
 

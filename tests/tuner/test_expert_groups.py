@@ -108,7 +108,7 @@ def test_the_constants_of_a_fork_tell_every_schedule() -> None:
 
 
 def test_seconds_are_the_mean_over_how_many_experts_lie_on_the_host() -> None:
-    """One token: hypergeometric; each count has a schedule of its own, and without any the host multiplies one."""
+    """One token: hypergeometric; each count has a schedule of its own."""
     layout = layout_of(1)
     stage, costs = moe_stage(layout), layout.costs
     call = next(c for c, _ in layout.calls_of(stage, Phase.DECODE) if c.op == "moe_experts")
@@ -118,7 +118,7 @@ def test_seconds_are_the_mean_over_how_many_experts_lie_on_the_host() -> None:
         if column.split and column.split[0] in (8, 48) and sum(column.devices) in (0, 3, 6):
             on_gpu, expected = column.split[0], 0.0
             for n, chance in enumerate(hypergeom(EXPERTS, EXPERTS - on_gpu, TOP_K).pmf(range(TOP_K + 1))):
-                host, gpu = max(n, 1) / TOP_K * whole[0].seconds, (TOP_K - n) / TOP_K * whole[1].seconds
+                host, gpu = n / TOP_K * whole[0].seconds, (TOP_K - n) / TOP_K * whole[1].seconds
                 expected += chance * layout._split._makespan(stage, column.devices, 1, 0, Phase.DECODE, host, gpu)
             found = layout.stage_seconds(stage, column.devices, 0, Phase.DECODE, column.split)
             assert found == pytest.approx(expected, rel=1e-9)
@@ -129,13 +129,11 @@ def test_outcomes_are_all_there_is(tokens: int) -> None:
     visits = Visits(TOP_K, np.random.default_rng(2).integers(1, 100, EXPERTS).tolist())
     found = list(outcomes(visits, 24, tokens))
     assert sum(o.chance for o in found) == pytest.approx(1)
+    # Both sides together read what the whole reads, and each computes what it is visited for.
     read = sum(o.chance * (o.host.distinct + o.gpu.distinct) for o in found)
-    # Both sides together read what the whole reads, and the host one expert more for a token that visits none there.
-    spare = visits.chances(24)[0] / TOP_K if tokens == 1 else 0
-    assert read == pytest.approx(visits.whole(tokens).distinct + spare, rel=1e-6)
-    # The GPU computes what it is visited for, the host everything.
+    assert read == pytest.approx(visits.whole(tokens).distinct, rel=1e-6)
     assert sum(o.chance * o.gpu.visits for o in found) == pytest.approx(visits.shares[:24].sum() / TOP_K, rel=1e-6)
-    assert {o.host.visits for o in found} == {1.0}
+    assert sum(o.chance * o.host.visits for o in found) == pytest.approx(visits.shares[24:].sum() / TOP_K, rel=1e-6)
 
 
 def test_a_layer_waits_for_the_crossing_until_the_last_expert_has_moved() -> None:
@@ -147,7 +145,7 @@ def test_a_layer_waits_for_the_crossing_until_the_last_expert_has_moved() -> Non
     assert all(gain > 0 for gain in gains) and gains[-1] > 3 * gains[0]
     popular = priced_by_profile(Visits(TOP_K, [1 / (10 + i) for i in range(EXPERTS)]))
     ratios = [decode_seconds(popular, stage, n) / times[n // 8] for n in group_bounds(EXPERTS)]
-    # The host multiplies one expert at least, and then it no longer matters which the GPU has.
+    # With most experts on the GPU it hardly matters any more which.
     assert max(ratios) <= 1 and max(ratios[:4]) < 0.98, ratios
 
 

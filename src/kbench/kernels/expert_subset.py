@@ -2,14 +2,14 @@
 
 What holds a part says so in its weights (``WeightData.experts``) and in its calls (attribute ``experts``). On a GPU a
 call is masked: it is given the router's choice and leaves out what is not there, ``triton`` by a table on the device,
-``torch`` and ``reference`` by ``expert_places``. Native kernels cannot; ``pairs_here``, which operation ``expert_map``
-is, turns a router's choice into one among the experts that are there.
+``torch`` and ``reference`` by ``visited``. Native kernels know places only; ``pairs_here``, which operation
+``expert_map`` is, turns a router's choice into places among the experts that are there, and ``ELSEWHERE``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ import numpy.typing as npt
 from kbench.core import OpCall, UserError
 
 from .implementation import FloatArray, WeightData
+
+# The id of a choice that lies on another device: every implementation leaves it out. ``kElsewhere`` in C++.
+ELSEWHERE = -1
 
 
 def expert_subset(weight: WeightData, experts: Sequence[int]) -> WeightData:
@@ -45,16 +48,18 @@ def experts_of(call: OpCall) -> tuple[int, ...]:
     return tuple(int(expert) for expert in part)
 
 
-def expert_places(call: OpCall) -> Mapping[int, int] | None:
-    """Of a masked call, the place among its weights of every expert that is there; None: ids are places."""
+def visited(call: OpCall, ids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Of the distinct ``ids`` that ``call`` is given, each that is here, and its expert's place among the weights: of a
+    masked call ids are the layer's experts, of others they are places already."""
     if not call.attrs.get("masked"):
-        return None
-    return {expert: place for place, expert in enumerate(experts_of(call))}
+        return ((place, place) for place in ids if place != ELSEWHERE)
+    places = {expert: place for place, expert in enumerate(experts_of(call))}
+    return ((expert, places[expert]) for expert in ids if expert in places)
 
 
 def place_table(experts: Sequence[int], n_experts: int) -> npt.NDArray[np.int32]:
-    """``[n_experts]``: the place of each among ``experts``, -1 where it is not."""
-    places = np.full(n_experts, -1, dtype=np.int32)
+    """``[n_experts]``: the place of each among ``experts``, ``ELSEWHERE`` where it is not."""
+    places = np.full(n_experts, ELSEWHERE, dtype=np.int32)
     places[list(experts)] = np.arange(len(experts), dtype=np.int32)
     return places
 
@@ -63,10 +68,7 @@ def pairs_here(
     experts: Sequence[int], ids: npt.NDArray[np.integer], scores: npt.NDArray[np.floating]
 ) -> tuple[npt.NDArray[np.int32], FloatArray]:
     """``ids`` and ``scores [tokens, top_k]`` for an implementation that was given ``expert_subset`` of all weights, and
-    knows of no others: ids are places among ``experts``; what goes elsewhere counts nothing here, and goes where its
-    token goes anyway, so that no weights are read for it: a token may then go to an expert twice."""
+    knows of no others: ids are places among ``experts``; what lies elsewhere is ``ELSEWHERE`` and counts nothing."""
     n_experts = 1 + max(int(ids.max(initial=0)), *experts)
     here = place_table(experts, n_experts)[ids]
-    present = here >= 0
-    anyway = np.maximum(here.max(axis=1, keepdims=True), 0)
-    return np.where(present, here, anyway), np.where(present, scores, scores.dtype.type(0))
+    return here, np.where(here == ELSEWHERE, scores.dtype.type(0), scores)

@@ -34,7 +34,7 @@ import numpy.typing as npt
 from kbench.core import Block, OpCall, Problem, quant
 
 from .cache import cached, decode, first_seen
-from .expert_subset import expert_places
+from .expert_subset import visited
 from .implementation import StepState
 from .reference import (
     FUNCTIONS,
@@ -171,11 +171,8 @@ def _moe_experts(
     tokens, ids, scores = x
     alpha, limit = clamp_of(call) or (1.0, math.inf)
     shift = 0 if math.isinf(limit) else 1
-    total, places = np.zeros_like(y[0]), expert_places(call)
-    for expert in np.unique(ids).tolist():
-        place = expert if places is None else places.get(expert)
-        if place is None:
-            continue
+    total = np.zeros_like(y[0])
+    for expert, place in visited(call, np.unique(ids).tolist()):
         token, slot = np.nonzero(ids == expert)
         gate, up, down = (t.matrix(place) for t in w[:3])
         biases = [t.rows([place]) for t in w[3:]] or [np.zeros(1)] * 3

@@ -36,7 +36,7 @@ PRODUCT_EFFICIENCY = 0.4
 _CALL_SECONDS = 3e-6
 
 # A router's choice among a part of the experts: so many small operations of torch, 5 us each from Python.
-_MAP_CALLS = 8
+_MAP_CALLS = 4
 _MAP_SECONDS = _MAP_CALLS * 5e-6
 
 

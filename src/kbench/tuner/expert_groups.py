@@ -6,10 +6,7 @@ so many groups. A call then forks and joins::
     host  ..............[ x, ids, weights ]....[ experts on the host ]........
     gpu   [router][ map ][ experts on the GPU ][ shared experts ]....[ + ][ add ]
 
-Both sides take part in every call, for a graph holds them whatever is chosen. The GPU's kernels leave out what is not
-there. The host's cannot: what lies on the GPU is multiplied again with an expert that the token visits on the host, and
-with weight 0, or with any one if it visits none. That reads no more weights, but for that one, and computes as much as
-if all experts were there: it costs little in decode, and brings nothing in long prefill steps.
+Both sides take part in every call, for a graph holds them whatever is chosen, and each leaves out what is not there.
 
 How many of a token's experts lie on the host is chance. Everything else in the layer takes what it takes, so that the
 time is a function of two numbers only, the seconds ``h`` and ``g`` of the two parts. The longest way through the
@@ -76,8 +73,12 @@ def outcomes(visits: Visits, on_gpu: int, tokens: int) -> Iterator[Outcome]:
     if tokens == 1:
         for n, chance in enumerate(visits.chances(on_gpu).tolist()):
             if chance > 0:
-                yield Outcome(chance, Part(1.0, max(n, 1) / k, 0.0), Part(1 - n / k, 1 - n / k, 0.0))
+                yield Outcome(chance, Part(n / k, n / k, 0.0), Part(1 - n / k, 1 - n / k, 0.0))
         return
     hot, cold = visits.hot(tokens, on_gpu), visits.cold(tokens, on_gpu)
-    host = Part(1.0, cold.distinct * (1 - cold.nobody), 0.0)
-    yield Outcome(1.0, host, Part(hot.visits * (1 - hot.nobody), hot.distinct * (1 - hot.nobody), 0.0))
+    yield Outcome(1.0, _on_average(cold), _on_average(hot))
+
+
+def _on_average(part: Part) -> Part:
+    """Of all calls, those included that ask nothing of it."""
+    return Part(part.visits * (1 - part.nobody), part.distinct * (1 - part.nobody), 0.0)

@@ -156,19 +156,9 @@ def _moe_router(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets
     )
 
 
-def _at_least(item: Any, count: int) -> Any:
-    """The matrices or biases of experts, the last of them again until there are ``count``: the kernel takes no fewer
-    than a token visits, which part of a layer's experts may be. No id names what is repeated."""
-    missing = count - len(item)
-    if missing <= 0:
-        return item
-    return item + item[-1:] * missing if isinstance(item, list) else np.vstack([item, *[item[-1:]] * missing])
-
-
 def _moe_experts(p: Program, isa: str, call: OpCall, w: Sequence[Any], o: Offsets, c: Caches, threads: int) -> int:
     if call.attrs.get("masked"):
         raise Unsupported("native experts take no mask", where=call.module, accepted="ids that expert_map made")
-    w = [_at_least(item, call.problem.integer("top_k")) for item in w]
     gate, up, down = w[:3]
     gate_bias, up_bias, down_bias = w[3:] or (None, None, None)
     x, ids, weights = _inputs(call, o)

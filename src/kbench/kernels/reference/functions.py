@@ -16,7 +16,7 @@ import numpy.typing as npt
 from kbench.core import OpCall
 
 from ..cache import Cache, append, cached, decode, first_seen
-from ..expert_subset import expert_places, pairs_here
+from ..expert_subset import pairs_here, visited
 from ..implementation import StepState
 from ..rope import rope_frequencies
 from .experts import clamp_of, gated, sigmoid, silu
@@ -253,21 +253,18 @@ def expert_map(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array],
 def moe_experts(call: OpCall, weights: Sequence[Tensor], inputs: Sequence[Array], state: StepState) -> list[Array]:
     """Weights are three stacks of matrices, and perhaps as many of biases."""
     x, ids, scores = inputs
-    clamp, places = clamp_of(call), expert_places(call)
+    clamp = clamp_of(call)
 
     def project(part: int, rows: Array, place: int) -> Array:
         product = rows @ weights[part].matrix(place).T
         return np.asarray(product if len(weights) == 3 else product + weights[3 + part].rows([place]))
 
     y = np.zeros_like(x)
-    for expert in np.unique(ids).tolist():
-        place = expert if places is None else places.get(expert)
-        if place is None:
-            continue
+    for expert, place in visited(call, np.unique(ids).tolist()):
         token, slot = np.nonzero(ids == expert)
         rows = x[token]
         hidden = gated(project(0, rows, place), project(1, rows, place), clamp)
-        # Of what ``expert_map`` made, a token may go to an expert twice.
+        # A router that was given NaN may choose an expert twice.
         np.add.at(y, token, scores[token, slot][:, None].astype(x.dtype) * project(2, hidden, place))
     return [y]
 

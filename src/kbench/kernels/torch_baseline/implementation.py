@@ -16,7 +16,7 @@ from kbench.core import Block, OpCall, Problem
 
 from ..block_parameters import BlockParameter
 from ..cache import Cache, Stored, append, cached, decode, first_seen, refusal
-from ..expert_subset import expert_places, place_table
+from ..expert_subset import ELSEWHERE, place_table, visited
 from ..implementation import YES, AnyArray, Prepared, StepState, Support, WeightData
 from ..reference import Tensor, cache_of, clamp_of, dequantize, expansion, route, router_biases
 from ..rope import rope_frequencies
@@ -328,15 +328,14 @@ class TorchImplementation:
         if key not in self._places:
             self._places[key] = torch.from_numpy(place_table(*key)).to(self.place)  # type: ignore[arg-type]
         here = self._places[key].take(x[0].long())
-        anyway = here.amax(dim=1, keepdim=True).clamp(min=0)
-        return [torch.where(here < 0, anyway, here), torch.where(here < 0, 0.0, x[1])]
+        return [here, torch.where(here == ELSEWHERE, 0.0, x[1])]
 
     def _moe_experts(
         self, call: OpCall, w: Sequence[torch.Tensor], x: Sequence[torch.Tensor], _: StepState
     ) -> list[Any]:
         import torch
 
-        clamp, places = clamp_of(call), expert_places(call)
+        clamp = clamp_of(call)
         hidden, ids, scores = x[0].to(w[0].dtype), x[1], x[2]
 
         def project(part: int, rows: torch.Tensor, place: int) -> torch.Tensor:
@@ -344,10 +343,7 @@ class TorchImplementation:
             return torch.nn.functional.linear(rows, w[part][place], bias)
 
         y = torch.zeros_like(x[0])
-        for expert in torch.unique(ids).tolist():
-            place = expert if places is None else places.get(expert)
-            if place is None:
-                continue
+        for expert, place in visited(call, torch.unique(ids).tolist()):
             token, slot = (ids == expert).nonzero(as_tuple=True)
             rows = hidden[token]
             out = project(2, _gated(project(0, rows, place), project(1, rows, place), clamp), place)

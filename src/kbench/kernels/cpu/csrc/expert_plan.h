@@ -1,4 +1,5 @@
-// The pairs (token, choice) of one run of a layer's experts, sorted by expert.
+// The pairs (token, choice) of one run of a layer's experts, sorted by expert. Where a part of them is on another device
+// a pair of theirs has the id kElsewhere, and is in no list.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -7,6 +8,8 @@
 #include "partition.h"
 
 namespace kbench {
+
+constexpr int32_t kElsewhere = -1;
 
 // A view of ints(experts, pairs) numbers, made anew for every run.
 struct ExpertPlan {
@@ -19,15 +22,15 @@ struct ExpertPlan {
   ExpertPlan(int32_t* data, int64_t experts, int64_t pairs)
       : begin(data), pair(begin + experts + 1), active(pair + pairs), n_active(active + experts) {}
 
-  // False when an id is out of range; such pairs are left out.
+  // False when an id is neither an expert nor kElsewhere; such pairs are left out, too.
   bool make(const int32_t* ids, int64_t pairs, int64_t experts) {
     bool good = true;
     std::fill_n(begin, experts + 1, 0);
     for (int64_t i = 0; i < pairs; ++i) {
-      if (ids[i] < 0 || ids[i] >= experts) {
-        good = false;
-      } else {
+      if (ids[i] >= 0 && ids[i] < experts) {
         ++begin[ids[i] + 1];
+      } else if (ids[i] != kElsewhere) {
+        good = false;
       }
     }
     int32_t* next = active;

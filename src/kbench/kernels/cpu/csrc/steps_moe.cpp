@@ -6,7 +6,7 @@
 //             quantisation by the thread that made it
 //   down      work = output columns: each thread sums all experts' weighted results of its own columns, in the order of
 //             the experts, so that no sums are shared and the result does not depend on the thread count
-// Experts without tokens appear in no list and cost nothing.
+// Experts without tokens appear in no list and cost nothing; nor does a pair whose expert is on another device.
 #include <stdexcept>
 
 #include "expert_layer.h"
@@ -51,9 +51,9 @@ int Program::moe_experts(Isa isa, std::vector<PackedMatrix> gate, std::vector<Pa
   check_bias(options.gate_bias, experts * n, "gate");
   check_bias(options.up_bias, experts * n, "up");
   check_bias(options.down_bias, experts * k, "down");
-  if (top_k < 1 || top_k > experts) {
-    throw std::invalid_argument("moe_experts: top_k is " + std::to_string(top_k) + "; accepted: 1 to " +
-                                std::to_string(experts));
+  // More than there are experts where these are a part of a layer's: what lies elsewhere is left out.
+  if (top_k < 1) {
+    throw std::invalid_argument("moe_experts: top_k is " + std::to_string(top_k) + "; accepted: at least 1");
   }
   const int64_t max_pairs = max_tokens_ * top_k;
   const Operand in = value(x, max_tokens_, k, "x"), id_in = value(ids, max_tokens_, top_k, "ids");
