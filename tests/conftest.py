@@ -193,6 +193,20 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
 
 
 @pytest.fixture(scope="session")
+def tiny_deepseeks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    """Variant -> (GGUF file in float32 with ``kv_b`` in one piece, the Hugging Face model)."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from deepseek_oracle import VARIANTS, make_deepseek, write_deepseek
+
+    folder, made = tmp_path_factory.mktemp("deepseeks"), {}
+    for name in VARIANTS:
+        made[name] = folder / f"{name}.gguf", make_deepseek(name)
+        write_deepseek(made[name][1], made[name][0], split_kv_b=False)
+    return made
+
+
+@pytest.fixture(scope="session")
 def tiny_gguf(tiny_models: dict[str, tuple[Path, Any]]) -> Path:
     """A llama of three layers and 150 byte tokens, random, in float32; without a chat template."""
     return tiny_models["llama"][0]

@@ -204,16 +204,3 @@ def _expert_keys(writer: gguf.GGUFWriter, config: Any) -> None:
     if config.n_group and config.n_group > 1:
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
-
-
-def greedy(model: Any, prompt: list[int], n_tokens: int) -> tuple[list[int], np.ndarray]:
-    """The likeliest ``n_tokens`` after ``prompt`` one by one, and the logits that each was chosen from."""
-    ids, chosen, logits, cache = torch.tensor([prompt]), [], [], None
-    for _ in range(n_tokens):
-        with torch.no_grad():
-            made = model(ids, past_key_values=cache, use_cache=True)
-        cache = made.past_key_values
-        logits.append(made.logits[0, -1].double().numpy())
-        chosen.append(int(logits[-1].argmax()))
-        ids = torch.tensor([[chosen[-1]]])
-    return chosen, np.array(logits)

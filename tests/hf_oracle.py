@@ -232,6 +232,18 @@ def hidden_states(model: Any, ids: list[int]) -> tuple[list[np.ndarray], np.ndar
     return outputs, logits
 
 
+def greedy(model: Any, prompt: list[int], n_tokens: int) -> tuple[list[int], np.ndarray]:
+    """The likeliest ``n_tokens`` behind ``prompt`` by transformers' own ``generate``, over its own cache, and the
+    logits ``[n_tokens, vocab]`` that each was chosen from. A token that would end a text is one like any other."""
+    model.generation_config.eos_token_id = None  # what the call below gives counts only where it is not None
+    config = transformers.GenerationConfig(
+        do_sample=False, max_new_tokens=n_tokens, pad_token_id=0, output_logits=True, return_dict_in_generate=True
+    )
+    ids = torch.tensor([prompt])
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    return made.sequences[0, len(prompt) :].tolist(), torch.cat(made.logits).double().numpy()
+
+
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     """Norm-wise: ``|found - expected| / |expected|``."""
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deepseek_oracle import VARIANTS, make_deepseek, write_deepseek
+from deepseek_oracle import VARIANTS
 from hf_oracle import relative_error
 
 from kbench.core import CPU, Device, Placement, UserError
@@ -30,17 +30,8 @@ Get = Callable[[str], tuple[Path, Any]]
 
 
 @pytest.fixture(scope="module")
-def get(tiny_models: dict[str, tuple[Path, Any]], tmp_path_factory: pytest.TempPathFactory) -> Get:
-    folder, made = tmp_path_factory.mktemp("deepseek"), dict(tiny_models)
-
-    def find(name: str) -> tuple[Path, Any]:
-        if name not in made:
-            path, model = folder / f"{name}.gguf", make_deepseek(name)
-            write_deepseek(model, path, split_kv_b=False)
-            made[name] = path, model
-        return made[name]
-
-    return find
+def get(tiny_models: dict[str, tuple[Path, Any]], tiny_deepseeks: dict[str, tuple[Path, Any]]) -> Get:
+    return (tiny_models | tiny_deepseeks).__getitem__
 
 
 def load(path: Path, implementation: str, **options: Any) -> Session:

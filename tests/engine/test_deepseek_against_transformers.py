@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 against Hugging Face transformers: layer by layer, step by step, token by token."""
+"""DeepSeek-V2 and V3 against Hugging Face transformers: layer by layer, step by step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deepseek_oracle import VARIANTS, VOCAB, greedy, make_deepseek, write_deepseek
+from deepseek_oracle import VARIANTS, VOCAB, write_deepseek
 from hf_oracle import hidden_states, relative_error
 
 from kbench.core import Placement
@@ -40,8 +40,8 @@ def one_torch_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def models() -> dict[str, Any]:
-    return {name: make_deepseek(name) for name in VARIANTS}
+def models(tiny_deepseeks: dict[str, tuple[Path, Any]]) -> dict[str, Any]:
+    return {name: model for name, (_, model) in tiny_deepseeks.items()}
 
 
 @pytest.fixture(scope="module")
@@ -81,22 +81,6 @@ def test_prefill_in_chunks_then_decode(models: dict[str, Any], files: Files, nam
     assert relative_error(session.prefill(IDS[:40]), expected[39]) <= TOLERANCE
     for i in range(40, 70):
         assert relative_error(session.decode(IDS[i]), expected[i]) <= TOLERANCE
-
-
-@pytest.mark.parametrize("name", ["v2-lite", "v3"])
-@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
-def test_greedy_tokens_are_the_same_for_128_steps(models: dict[str, Any], files: Files, name: str) -> None:
-    expected, logits = greedy(models[name], IDS[:20], 128)
-    best_two = np.sort(logits, axis=-1)[:, -2:]
-    # Otherwise equality would be luck: no step is nearer to a tie than what two float32 computations differ by.
-    assert (best_two[:, 1] - best_two[:, 0]).min() > TOLERANCE * np.linalg.norm(logits, axis=-1).max()
-    assert len(set(expected)) > 30
-    for implementation in RUN[:2]:
-        session = load(files(name, False), implementation)
-        found = [int(session.prefill(IDS[:20]).argmax())]
-        while len(found) < 128:
-            found.append(int(session.decode(found[-1]).argmax()))
-        assert found == expected, implementation
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["kv_b", "k_b and v_b"])

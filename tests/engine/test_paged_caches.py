@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deepseek_oracle import make_deepseek, write_deepseek
 from hf_oracle import relative_error
 
 from kbench.core import CPU, Device, Placement, UserError
@@ -28,16 +27,9 @@ Get = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def get(tiny_models: dict[str, tuple[Path, Any]], tmp_path_factory: pytest.TempPathFactory) -> Get:
-    made = {name: path for name, (path, _) in tiny_models.items()}
-
-    def find(name: str) -> Path:
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp("pages") / f"{name}.gguf"
-            write_deepseek(make_deepseek(name), made[name], split_kv_b=False)
-        return made[name]
-
-    return find
+def get(tiny_models: dict[str, tuple[Path, Any]], tiny_deepseeks: dict[str, tuple[Path, Any]]) -> Get:
+    made = tiny_models | tiny_deepseeks
+    return lambda name: made[name][0]
 
 
 def load(path: Path, device: Device = GPU, **options: Any) -> Session:
