@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from .errors import UserError
@@ -14,22 +15,26 @@ for _power, _letter in enumerate("KMGT", start=1):
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
+# An EiB, which no machine has. What is written with hundreds of digits is no float either.
+_MOST_BYTES = 1 << 60
+
 
 def parse_size(text: str, where: str = "size") -> int:
     """Bytes of ``21G``, ``21GiB`` (2**30), ``21GB`` (10**9) or a bare number.
 
     Raises:
-        UserError: the text is no size.
+        UserError: the text is no size, or one beyond every machine's.
     """
     match = _SIZE.fullmatch(text)
-    if match is None or match[2].upper() not in _UNITS:
+    n_bytes = float(match[1]) * _UNITS.get(match[2].upper(), math.nan) if match else math.nan
+    if not n_bytes <= _MOST_BYTES:  # nor is it for a unit that there is not
         raise UserError(
             f"{text!r} is not a size",
             where=where,
             accepted="a number with an optional unit: 21G or 21GiB (2^30), 21GB (10^9), 512M, or bare bytes",
             todo="write it like 21G",
         )
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return int(n_bytes)
 
 
 def format_bytes(n_bytes: float) -> str:
