@@ -257,3 +257,21 @@ def test_experts_in_pieces_become_stacks() -> None:
 def test_experts_that_make_no_stack(parts: list[tuple[str, tuple[int, ...]]]) -> None:
     with pytest.raises(CorruptFile, match=r"f: blk\.0\.ffn_up\.\*\.weight"):
         stack_experts({name: _tensor(name, shape) for name, shape in parts}, "f")
+
+
+@pytest.mark.parametrize("apart", ["gate", "up"])
+@pytest.mark.parametrize("first", [True, False])
+def test_experts_that_are_there_twice(apart: str, first: bool) -> None:
+    """Which of the two a model would compute with is nobody's to guess."""
+    both = [_tensor("blk.0.ffn_gate_up_exps.weight", (2, 6, 4)), _tensor(f"blk.0.ffn_{apart}_exps.weight", (2, 3, 4))]
+    with pytest.raises(CorruptFile, match=rf"f: blk\.0\.ffn_{apart}_exps\.weight: .* in blk\.0\.ffn_gate_up_exps"):
+        stack_experts({t.info.name: t for t in (both if first else both[::-1])}, "f")
+
+
+@pytest.mark.parametrize("number", ["00", "٠"])
+def test_an_experts_number_has_one_spelling(number: str) -> None:
+    """Or one tensor would stand silently for two; one that is named otherwise is refused as unknown."""
+    tensors = [_tensor(f"blk.0.ffn_up.{i}.weight", (2, 3)) for i in ("0", "1", number)]
+    found = stack_experts({t.info.name: t for t in tensors}, "f")
+    assert found["blk.0.ffn_up_exps.weight"].pieces == (tensors[0].raw, tensors[1].raw)
+    assert found[f"blk.0.ffn_up.{number}.weight"] is tensors[2]

@@ -64,7 +64,8 @@ class GgufFile:
         return sum(tensor.info.n_bytes for tensor in self.tensors.values())
 
 
-_SPLIT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d{1,5})\.weight")
+# Each number in one spelling: another one's tensor is none that the model knows.
+_SPLIT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(0|[1-9][0-9]{0,4})\.weight")
 _FUSED = re.compile(r"(blk\.\d+\.ffn_)gate_up_exps\.weight")
 _NO_BYTES: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
@@ -78,7 +79,7 @@ def stack_experts(tensors: Mapping[str, GgufTensor], where: str) -> dict[str, Gg
         blk.0.ffn_gate_up_exps.weight                     (k, 2 n, experts)    ->  ffn_gate_exps, ffn_up_exps
 
     Raises:
-        CorruptFile: experts that are missing or differ in shape or type.
+        CorruptFile: experts that are missing or differ in shape or type, or that are there in two of these ways.
     """
     found: dict[str, GgufTensor] = {}
     experts: dict[str, dict[int, GgufTensor]] = {}
@@ -90,6 +91,10 @@ def stack_experts(tensors: Mapping[str, GgufTensor], where: str) -> dict[str, Gg
             halves = tensor.raw.reshape(2 * count, -1)
             for half, part in enumerate(("gate", "up")):
                 stem = f"{match[1]}{part}_exps.weight"
+                if stem in tensors:
+                    raise CorruptFile(
+                        f"the experts of {stem} are in {name}, too", where=f"{where}: {stem}", accepted="one of the two"
+                    )
                 info = TensorInfo(stem, (k, rows // 2, count), tensor.info.quant, tensor_kind(stem))
                 begin = tensor.begin + half * halves.shape[1]
                 found[stem] = GgufTensor(info, _NO_BYTES, tuple(halves[half::2]), begin)
