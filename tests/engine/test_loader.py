@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,19 @@ from kbench.core import (
     OverBudget,
     Phase,
     Placement,
+    TensorInfo,
     Unsupported,
     UserError,
 )
 from kbench.engine import load_model, room
 from kbench.engine.memory import available_bytes
 from kbench.engine.weights import WeightStore
-from kbench.kernels import block_errors, implementations
-from kbench.model import describe_gguf, lower, open_gguf, synthesize, with_quant
+from kbench.kernels import block_errors, implementations, random_weight
+from kbench.model import GgufTensor, describe_gguf, lower, open_gguf, synthesize, with_quant
 from kbench.rules import check, load_rules, read_rules
 
 RUNNABLE = [i.name for i in implementations() if i.runnable().ok]
+NATIVE = [name for name in RUNNABLE if name.startswith("cpu.")]
 REFERENCE = Placement(generate_op="reference", prefill_op="reference")
 
 
@@ -305,3 +308,41 @@ def test_every_form_of_kv_b_is_counted(tmp_path: Path, split: bool) -> None:
     estimate = store.estimate(calls)
     store.prepare(calls)
     assert len(calls) == 9 and estimate == store.n_bytes
+
+
+def in_memory(prepared: Any) -> int:
+    """Bytes that the items of native weights take besides the file."""
+    parts = [part for item in prepared.items for part in (item if isinstance(item, list) else [item])]
+    return sum(
+        part.nbytes if isinstance(part, np.ndarray) else part.n_bytes * (part.layout == "packed") for part in parts
+    )
+
+
+@pytest.mark.skipif(not NATIVE, reason="no native kernel")
+@pytest.mark.parametrize("split", [False, True], ids=["kv_b", "k_b and v_b"])
+@pytest.mark.parametrize("how", ["raw", "rare types"])
+def test_what_stays_in_the_file_is_not_counted(tmp_path: Path, how: str, split: bool) -> None:
+    """Because rules say so, or because there is no packing of the type; but what is turned for MLA is stored anew."""
+    synthesize(with_quant(make_tiny("deepseek2"), "Q8_0", split_kv_b=split), tmp_path / "tiny.gguf")
+    opened, rng = open_gguf(tmp_path / "tiny.gguf"), np.random.default_rng(0)
+    if how == "rare types":
+        rare = {
+            name: random_weight(name, "IQ2_XXS", tensor.info.shape, rng)
+            for name, tensor in opened.tensors.items()
+            if tensor.info.quant == "Q8_0" and tensor.info.shape[0] % 256 == 0
+        }
+        infos = {name: TensorInfo(name, weight.shape, weight.quant, "") for name, weight in rare.items()}
+        tensors = {name: GgufTensor(infos[name], weight.raw) for name, weight in rare.items()}
+        opened = dataclasses.replace(opened, tensors={**opened.tensors, **tensors})
+    store, descriptor = WeightStore(opened), describe_gguf(opened)
+    decompressed = {f"model.layers.{i}.self_attn": Placement(absorb_for_prefill=False) for i in range(3)}
+    block = {"layout": "raw"} if how == "raw" else {}
+    calls = [
+        dataclasses.replace(call, block=block)
+        for phase, tokens in ((Phase.DECODE, 1), (Phase.PREFILL, 8))
+        for call in lower(descriptor, decompressed, phase, tokens, 8, resolve=lambda *_: NATIVE[0])
+    ]
+    estimate = store.estimate(calls)
+    store.prepare(calls)
+    taken = sum({id(found): in_memory(found) for found in map(store.of, calls)}.values())
+    assert 0 < taken < store.n_bytes // 2 and taken <= estimate <= taken + 20_000

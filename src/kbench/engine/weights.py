@@ -20,6 +20,7 @@ from kbench.kernels import (
     expert_subset,
     experts_of,
     implementation,
+    left_in_file,
     on_tensors,
     packing,
     rounding_errors,
@@ -148,18 +149,21 @@ class WeightStore:
 
 
 def _packed_bytes(call: OpCall, info: TensorInfo, packer: Implementation) -> int:
-    if packing(call.implementation, call.block) == "cpu raw":
-        return 0
     if call.implementation.startswith("cpu."):
         k, rows, count = (*info.shape, 1, 1)[:3]
-        quant_name = info.quant
+        quant_name, turned = info.quant, False  # what is stored the other way round is turned, and stored anew
         if call.op == "head_linear" and len(info.shape) == 2:  # one half of kv_b, perhaps in another type
+            turned = call.problem.integer("k") != info.shape[0]
             count, rows, k = (call.problem.integer(name) for name in ("heads", "n", "k"))
             quant_name = call.problem.text("quant")
         elif call.op == "mla_decompressed" and len(info.shape) == 3 and info.name.endswith("attn_k_b.weight"):
-            k, rows, quant_name = rows, k, call.problem.text("quant_k")  # stored the other way round: turned, anew
+            k, rows, quant_name, turned = rows, k, call.problem.text("quant_k"), True
         elif len(info.shape) == 1:  # a vector, in float32
             return 4 * k
+        elif call.op == "moe_experts" and len(info.shape) == 2:  # a vector for each expert
+            return 4 * math.prod(info.shape)
+        if not turned and left_in_file(call.implementation, call.block, quant_name):
+            return 0
         widened, stored = _WIDENED.get(quant_name, (1, 1))
         padded = -(-rows // _PANEL_ROWS) * _PANEL_ROWS
         return -(-count * padded * quant(quant_name).row_bytes(k) * widened // stored)

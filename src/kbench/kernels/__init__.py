@@ -29,6 +29,7 @@ from .registry import (
     implementation,
     implementations,
     ladder_implementations,
+    left_in_file,
     on_tensors,
     packing,
     planned_on_gpu,
@@ -59,9 +60,10 @@ __all__ = [
     "TorchDevice", "TorchLink", "Verdict", "WeightData", "accuracy_of", "best", "block_errors", "candidates", "check",
     "comparable", "cuda_links", "dequantize", "draws_on", "empty_rows", "example", "example_cache", "example_weights",
     "expert_subset", "experts_of", "first_seen", "implementation", "implementations", "interpreted", "kernel_of",
-    "kernel_version", "ladder_implementations", "native_probes", "on_tensors", "op_spec", "packing", "pages_for",
-    "pairs_here", "peer_implementation", "planned_on_gpu", "random_floats", "random_weight", "rope_frequencies",
-    "rounding_errors", "runnable_on", "slots", "stored_tensor", "support", "support_table", "torch_device",
+    "kernel_version", "ladder_implementations", "left_in_file", "native_probes", "on_tensors", "op_spec", "packing",
+    "pages_for", "pairs_here", "peer_implementation", "planned_on_gpu", "random_floats", "random_weight",
+    "rope_frequencies", "rounding_errors", "runnable_on", "slots", "stored_tensor", "support", "support_table",
+    "torch_device",
 ]  # fmt: skip
 
 # What ``kbench.kernels.cpu`` and the extension module behind it offer to builders of programs and to probes.

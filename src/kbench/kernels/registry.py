@@ -125,6 +125,16 @@ def packing(name: str, block: Block) -> str:
     return "cpu raw" if block.get("layout") == "raw" else "cpu"
 
 
+def left_in_file(name: str, block: Block, quant_name: str) -> bool:
+    """Whether implementation ``name`` reads a matrix of type ``quant_name`` where the file's map has it, and takes no
+    memory for it: because ``block`` says so, or because there is no packing of that type."""
+    if not name.startswith("cpu."):
+        return False
+    from .cpu.matrices import DEQUANTISED_FORMATS  # where the extension is not installed, nothing is called cpu.*
+
+    return packing(name, block) == "cpu raw" or quant_name in DEQUANTISED_FORMATS
+
+
 def support(item: Implementation, problem: Problem, device: Device = CPU) -> Support:
     """Whether ``item`` can run ``problem`` on ``device`` of this machine, and why not."""
     runnable = runnable_on(item, device)
