@@ -185,3 +185,13 @@ def test_a_token_takes_one_random_number_however_many_may_be_drawn() -> None:
     one.sample(wide)
     other.sample(narrow)
     assert [one.sample(wide) for _ in range(5)] == [other.sample(wide) for _ in range(5)]
+
+
+def test_a_profile_has_the_seconds_of_calls_alone(path: Path) -> None:
+    """A step's end is no call."""
+    found = load(path, "all", graph=False)._drawn.of(GREEDY)
+    assert found is not None
+    step, draw = found
+    draw.write(1.0, 0.0, 1.0, 0.0)
+    seconds = step.profile(np.array([5], np.int32), np.array([(0, 0, 1)], np.int64))
+    assert len(seconds) == len(step.calls) and draw.token >= 0

@@ -346,3 +346,12 @@ def test_what_stays_in_the_file_is_not_counted(tmp_path: Path, how: str, split: 
     store.prepare(calls)
     taken = sum({id(found): in_memory(found) for found in map(store.of, calls)}.values())
     assert 0 < taken < store.n_bytes // 2 and taken <= estimate <= taken + 20_000
+
+
+def test_a_type_that_nothing_reads_is_told_with_its_tensor(tiny: Path) -> None:
+    opened = open_gguf(tiny)
+    norm = opened.tensors["blk.1.attn_norm.weight"]
+    changed = dataclasses.replace(norm, info=dataclasses.replace(norm.info, quant="I32"))
+    store = WeightStore(dataclasses.replace(opened, tensors={**opened.tensors, norm.info.name: changed}))
+    with pytest.raises(Unsupported, match=rf"{tiny.name}: blk\.1\.attn_norm\.weight: no dequantisation of I32"):
+        store.prepare(calls_of(tiny, NATIVE[0] if NATIVE else "reference"))

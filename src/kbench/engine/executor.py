@@ -302,7 +302,7 @@ class _Queued:
         self._queue.submit(lambda: found.extend(self._step.profile(tokens, spans)))
         self._queue.drain()
         # What a stream was told to do takes until it is drained.
-        return found if len(found) > 1 else [time.perf_counter() - started]
+        return [time.perf_counter() - started] if len(found) == 1 else found
 
 
 class _Half:

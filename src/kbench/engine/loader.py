@@ -150,10 +150,6 @@ def _load(
     chunk = max(1, min(options.chunk, context))
     counts, most_threads = _thread_counts(options.threads, options.prefill_threads)
     tokenizer = Tokenizer(gguf.metadata)
-    if tokenizer.n_vocab > descriptor.vocab:
-        raise UserError(
-            f"{tokenizer.n_vocab} tokens for {descriptor.vocab} embedding rows", where=f"{path}: tokenizer.ggml.tokens"
-        )
     texts = {
         name: tokenizer.token_text(i) if i is not None else ""
         for name, i in (("bos", tokenizer.bos_id), ("eos", tokenizer.eos_id))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import INJECTED, OpCall, TensorInfo, quant
+from kbench.core import INJECTED, OpCall, TensorInfo, Unsupported, quant
 from kbench.kernels import (
     Implementation,
     Prepared,
@@ -103,7 +103,11 @@ class WeightStore:
         )
 
     def prepare(self, calls: Iterable[OpCall], progress: Progress | None = None) -> int:
-        """Packs what is missing; returns the bytes of the file that were read for it."""
+        """Packs what is missing; returns the bytes of the file that were read for it.
+
+        Raises:
+            Unsupported: a tensor of a type or shape that its implementation cannot read; named.
+        """
         todo = self.missing(calls)
         total = sum(info.n_bytes for call in todo for info in self._infos(call))
         done = 0
@@ -113,7 +117,11 @@ class WeightStore:
             if experts:
                 weights = [expert_subset(weight, experts) for weight in weights]
             item = self._packer(call)
-            self._prepared[_key(call)] = item.prepare(call.problem, weights, call.block)
+            try:
+                self._prepared[_key(call)] = item.prepare(call.problem, weights, call.block)
+            except Unsupported as error:  # implementations know no file
+                where = error.where or f"{self.gguf.path}: {', '.join(call.weights)}"
+                raise Unsupported(error.found, where=where, accepted=error.accepted, todo=error.todo) from None
             for tensor in tensors:
                 for piece in tensor.pieces:
                     _drop_pages(piece)
