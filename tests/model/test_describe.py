@@ -216,6 +216,7 @@ def test_mla_described_since_2025_is_the_same_model(deepseek_gguf: Path) -> None
         ({"deepseek2.expert_used_count": 9}, "expert_used_count"),
         ({"deepseek2.expert_count": 9}, "expert_group_count"),
         ({"deepseek2.expert_group_used_count": 5}, "expert_group_count"),
+        ({"deepseek2.expert_used_count": 5}, "expert_group_used_count"),
         ({"deepseek2.expert_gating_func": 4}, "expert_gating_func"),
         ({"deepseek2.expert_weights_norm": 1}, "expert_weights_norm"),
         ({"deepseek2.rope.dimension_count": 96}, "rope.dimension_count"),

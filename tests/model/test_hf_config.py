@@ -139,6 +139,7 @@ def test_groups_of_experts(kind: str, tmp_path: Path) -> None:
         ("gpt_oss", {"sliding_window": None}, CorruptFile, "sliding_window"),
         ("glm4_moe", {"rope_parameters": {"partial_rotary_factor": 3}}, CorruptFile, "partial_rotary_factor"),
         ("deepseek_v3", {"n_group": 3}, CorruptFile, "n_group"),
+        ("deepseek_v3", {"num_experts_per_tok": 5}, CorruptFile, "topk_group"),
     ],
 )
 def test_what_is_refused(

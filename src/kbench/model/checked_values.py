@@ -56,13 +56,16 @@ class CheckedValues(ABC):
             self.fail(key, f"found {value}", f"at most the {experts} experts")
         return value
 
-    def groups(self, key: str, used_key: str, experts: int) -> tuple[int, int]:
+    def groups(self, key: str, used_key: str, experts: int, top_k: int) -> tuple[int, int]:
         """How many equal groups ``experts`` form, 1 without the key, and how many of them a token may use, all without
-        it."""
+        it. These hold the ``top_k`` that it goes to."""
         n_group = self.integer(key, 1)
         topk_group = self.integer(used_key, n_group)
         if experts % n_group or topk_group > n_group:
             self.fail(key, f"{n_group} groups of {experts} experts, {topk_group} of them used")
+        if experts // n_group * topk_group < top_k:
+            here = experts // n_group * topk_group
+            self.fail(used_key, f"{topk_group} of {n_group} groups hold {here} experts, a token goes to {top_k}")
         return n_group, topk_group
 
     def _get(self, key: str, default: Any) -> Any:

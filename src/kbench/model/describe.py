@@ -124,7 +124,8 @@ def _moe(meta: Metadata, entry: Architecture, gguf: GgufFile) -> Moe | None:
             where=str(gguf.path),
             accepted=", ".join(name for name, known in ARCHITECTURES.items() if known.experts is not False),
         )
-    n_group, topk_group = meta.groups("expert_group_count", "expert_group_used_count", experts)
+    top_k = meta.top_k("expert_used_count", experts)
+    n_group, topk_group = meta.groups("expert_group_count", "expert_group_used_count", experts, top_k)
     gating = meta.integer("expert_gating_func", 2 if entry.scoring == "sigmoid" else 1)
     if gating not in (1, 2, 3):
         meta.fail("expert_gating_func", f"found {gating}", "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen)")
@@ -138,7 +139,7 @@ def _moe(meta: Metadata, entry: Architecture, gguf: GgufFile) -> Moe | None:
 
     return Moe(
         experts=experts,
-        top_k=meta.top_k("expert_used_count", experts),
+        top_k=top_k,
         n=width("expert_feed_forward_length", "exps"),
         shared=1 if entry.shared_gate else meta.integer("expert_shared_count", 0, least=0),
         shared_n=width("expert_shared_feed_forward_length", "shexp") if entry.shared_gate else 0,

@@ -137,13 +137,14 @@ def _moe(config: ConfigJson, entry: Architecture, kind: str) -> Moe | None:
     if not counts or entry.experts is False or kind in ("llama", "mistral"):
         return None
     experts = config.integer(counts[0])
-    n_group, topk_group = config.groups("n_group", "topk_group", experts)
-    if kind == "deepseek_v2" and config.text("topk_method", "greedy") == "greedy":  # V2-Lite: whatever its groups
-        n_group = topk_group = 1
+    top_k = config.top_k("num_experts_per_tok", experts)
+    # V2-Lite: whatever its groups.
+    grouped = kind != "deepseek_v2" or config.text("topk_method", "greedy") != "greedy"
+    n_group, topk_group = config.groups("n_group", "topk_group", experts, top_k) if grouped else (1, 1)
     sigmoid = entry.scoring == "sigmoid" or kind in ("deepseek_v3", "kimi_k2")
     return Moe(
         experts=experts,
-        top_k=config.top_k("num_experts_per_tok", experts),
+        top_k=top_k,
         n=config.integer("intermediate_size" if kind in ("mixtral", "gpt_oss") else "moe_intermediate_size"),
         shared=1 if entry.shared_gate else config.integer("n_shared_experts", 0, least=0),
         shared_n=config.integer("shared_expert_intermediate_size") if entry.shared_gate else 0,
