@@ -72,6 +72,24 @@ def test_operations_and_models_in_one_suite(model: Path, tmp_path: Path, results
     assert "to the first token" in text and "p50 takes 6 samples, there are 3" in text and "peak RSS" in text
 
 
+def test_a_shape_that_cannot_be_is_a_record_and_not_the_end(tmp_path: Path) -> None:
+    suite = tmp_path / "s.yaml"
+    ops = "{linear: {quant: Q4_K, n: 16, k: [256, 257], tokens: 1}}"
+    suite.write_text(f"suite: 1\nthreads: 1\nimplementations: reference\nops: {ops}\n")
+    code, text = bench(suite, "--json")
+    good, bad = json.loads(text)["cases"]
+    assert code == 0 and good["status"] == "ok" and good["flops"] > 0
+    assert bad["status"] == "unsupported" and "no multiple" in bad["reason"] and bad["flops"] is None
+    assert "unsupported" in bench(suite)[1]
+
+
+def test_a_suite_that_excludes_all_is_refused(tmp_path: Path) -> None:
+    suite = tmp_path / "s.yaml"
+    suite.write_text('suite: 1\nops: {add: {d: 8, tokens: 1}}\nexclude: ["*"]\n')
+    code, text = bench(suite)
+    assert code == 2 and "nothing is left of it" in text
+
+
 def test_a_file_in_place_of_a_suite_is_the_engine_suite(model: Path) -> None:
     code, text = bench(model, "--list", "--tag", "quick")
     assert code == 0 and len(text.splitlines()) == 2 and all("model=tiny" in line for line in text.splitlines())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbench.core import Problem, UserError
+from kbench.core import Problem, UserError, work
 from kbench.kernels import implementation
 from kbench.measure import host
 from kbench.suites import expand, load_suite, matches, parse_suite, run_cells, select
@@ -161,7 +161,10 @@ def test_a_filter_may_name_a_kernel_parameter() -> None:
 def test_the_suites_that_come_with_kbench_expand() -> None:
     for path in suites_root().glob("*.yaml"):
         suite = load_suite(path)
-        assert expand(suite) or suite.engine or suite.claims, path
+        cells = expand(suite)
+        assert cells or suite.engine or suite.claims, path
+        for cell in cells:  # a shape that cannot be would be a record that says so, and be watched by nobody
+            assert work(cell.problem).bytes_touched > 0, cell
 
 
 def test_tags_pick_entries_of_operations() -> None:
@@ -190,3 +193,46 @@ def test_what_needs_a_gpu_says_so() -> None:
         assert {cell.implementation for cell in expand(parse_suite(text))} == names
     with pytest.raises(UserError, match="unknown device 'tpu'"):
         parse_suite(GOOD.replace("threads: [1, max]", "device: tpu"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("n: 32", "n: abc"), "<suite>:7: n is 'abc' · accepted: a positive number"),
+        (("n: 32", f"n: {10**20}"), "<suite>:7: n is 1"),
+        (("quant: [Q4_0, Q8_0]", "quant: 5"), "<suite>:7: quant is 5 · accepted: text"),
+        (("threads: [1, max]", "threads: 100000"), "<suite>:4: threads is 100000 · accepted: 1 to 1024, or max"),
+        (("threads: [1, max]", "threads: []"), "<suite>:4: threads is empty"),
+        (("implementations: [reference, torch]", "implementations: []"), "<suite>:3: implementations is empty"),
+        (("name: two", "name: ../two"), "<suite>:2: name is '../two'"),
+        (("  attention:\n", "  rms_norm: []\n  attention:\n"), "<suite>:8: rms_norm is empty"),
+    ],
+)
+def test_what_no_case_can_be_made_of_is_told_with_its_line(change: tuple[str, str], words: str) -> None:
+    assert change[0] in GOOD
+    with pytest.raises(UserError) as caught:
+        expand(parse_suite(GOOD.replace(*change).replace("reference, torch", "auto")))
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "key", ["linear(quant=Q4_K,n=²,k=256,tokens=1)", f"linear(quant=Q4_K,n={'9' * 5000},k=1,tokens=1)"]
+)
+def test_a_key_with_a_word_for_a_number_is_no_problem(key: str) -> None:
+    with pytest.raises(UserError, match="accepted: a number"):
+        Problem.parse(key)
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ("check: generation, of: Q8_0, over: Q4_0, phase: writing", "phase is 'writing' · accepted: decode or prefill"),
+        ("check: engines, of: kbench, over: llama.cpp, phase: x", "phase is 'x'"),
+        ("check: memory, model: deepseek-v2-chat, what: gpus", "what is 'gpus' · accepted: gpu or host"),
+        ("check: intensity, model: deepseek-v2-chat, what: x", "what is 'x' · accepted: attention or experts"),
+    ],
+)
+def test_a_word_that_a_check_does_not_know_is_told_with_its_line(check: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_suite(f"suite: 1\nname: c\nclaims:\n- {{claim: c, source: s, {check}, at_least: 1}}\n")
+    assert f"<suite>:4: {words}" in caught.value.message

@@ -162,6 +162,8 @@ def _chosen(loaded: Suite, pattern: str, model: str, rules: str) -> tuple[tuple[
     from kbench.suites import engine_cases, expand, select_any
 
     cells, cases = expand(loaded), engine_cases(loaded, model, rules)
+    if not cells and not cases:
+        raise UserError("nothing is left of it", where=loaded.name, accepted="a case that exclude does not match")
     # What the command line names is looked at before anything is measured; what a suite names may be missing.
     if cases and model:
         load_descriptor(model)

@@ -9,15 +9,15 @@ from kbench.core import CPU
 from .output import shown, stdout_console
 
 if TYPE_CHECKING:
+    from kbench.core import Work
     from kbench.results import Record
 
 
 def op_row(record: Record) -> dict[str, Any]:
     """The numbers of one record: times in seconds, rates per second."""
-    from kbench.core import work
     from kbench.measure import quartiles
 
-    done = work(record.core_problem())
+    done = _work(record)
     row: dict[str, Any] = {
         "case": record.key,
         "implementation": record.implementation,
@@ -29,21 +29,31 @@ def op_row(record: Record) -> dict[str, Any]:
         "q1_seconds": None,
         "q3_seconds": None,
         "n_samples": len(record.samples),
-        "bytes_touched": done.bytes_touched,
-        "flops": done.flops,
+        "bytes_touched": done.bytes_touched if done is not None else None,
+        "flops": done.flops if done is not None else None,
         "bytes_per_s": None,
         "flops_per_s": None,
-        "ai_touched": done.ai_touched,
-        "ai_resident": done.ai_resident,
+        "ai_touched": done.ai_touched if done is not None else None,
+        "ai_resident": done.ai_resident if done is not None else None,
         "subset": record.extra.get("subset", ""),
         "cold": record.extra.get("cold"),
         "prepare_seconds": record.extra.get("prepare_seconds"),
         "prepared_bytes": record.extra.get("prepared_bytes"),
     }
-    if record.median:
+    if record.median and done is not None:
         row["q1_seconds"], _, row["q3_seconds"] = quartiles(record.samples)
         row["bytes_per_s"], row["flops_per_s"] = done.bytes_touched / record.median, done.flops / record.median
     return row
+
+
+def _work(record: Record) -> Work | None:
+    """None for a shape that cannot be, such as half a block of weights a row: its record says so, and is no time."""
+    from kbench.core import KbenchError, work
+
+    try:
+        return work(record.core_problem())
+    except KbenchError:
+        return None
 
 
 def print_ops(rows: list[dict[str, Any]]) -> None:

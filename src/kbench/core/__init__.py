@@ -16,7 +16,7 @@ from .errors import (
     did_you_mean,
 )
 from .kv import KV_TYPES, check_kv, kv_bytes
-from .op import INJECTED, OPS, OPTIONAL, PLANNED, Attribute, OpCall, Problem, Value
+from .op import INJECTED, OPS, OPTIONAL, PLANNED, Attribute, OpCall, Problem, Value, is_word
 from .placement import AUTO, CPU, Assignment, Block, Device, GpuExperts, Phase, Placement, is_injected
 from .processors import allowed_cpus, default_threads, physical_cores, thread_limit
 from .quant import QUANTS, QUANTS_BY_ID, REMOVED_QUANT_IDS, QuantTraits, quant
@@ -33,6 +33,6 @@ __all__ = [
     "GpuExperts", "Inconclusive", "InvalidEnvironment", "KbenchError", "Lines", "Module", "OpCall", "OverBudget",
     "Phase", "Placement", "Problem", "QuantTraits", "TensorInfo", "Unsupported", "UserError", "Value", "Work",
     "allowed_cpus", "check_kv", "default_threads", "did_you_mean", "expected_experts", "format_bytes", "is_injected",
-    "kernelfile", "kv_bytes", "load_yaml", "parse_duration", "parse_size", "parse_yaml", "physical_cores", "quant",
-    "read_cgroup", "shown", "thread_limit", "work", "write_whole",
+    "is_word", "kernelfile", "kv_bytes", "load_yaml", "parse_duration", "parse_size", "parse_yaml", "physical_cores",
+    "quant", "read_cgroup", "shown", "thread_limit", "work", "write_whole",
 ]  # fmt: skip

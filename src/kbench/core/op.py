@@ -87,7 +87,17 @@ PLANNED: dict[str, tuple[str, ...]] = {
 # A module that somebody's own operator does: no operation of ours, so it has no definition, and no suite can time it.
 # k and n are the elements a token that go in and come out.
 INJECTED = "injected"
+# Parameters that are words, beside those that begin with `quant`; all others are numbers.
+_WORDS = ("kv", "src", "dst", "operator")
+# Of a number in a key: beyond these it is none that a shape could be.
+_MAX_DIGITS = 18
 _PARAMS = {**OPS, **PLANNED, INJECTED: ("operator", "k", "n", "tokens")}
+
+
+def is_word(parameter: str) -> bool:
+    """Whether ``parameter`` of an operation is a word, such as a storage type; else it is a number."""
+    return parameter in _WORDS or parameter.startswith("quant")
+
 
 _KEY = re.compile(r"(\w+)\((.*)\)")
 
@@ -112,12 +122,20 @@ class Problem:
 
     @classmethod
     def parse(cls, key: str) -> Problem:
-        """The inverse of ``key``; extra parameters such as ``threads`` are refused."""
+        """The inverse of ``key``; extra parameters such as ``threads``, and words in place of numbers, are refused."""
         match = _KEY.fullmatch(key.strip())
         if match is None:
             raise UserError(f"{key!r} is no problem", accepted="op(name=value,...)")
         pairs = [item.partition("=") for item in match[2].split(",") if item]
-        return cls.make(match[1], **{k.strip(): int(v) if v.strip().isdigit() else v.strip() for k, _, v in pairs})
+        params: dict[str, int | str] = {}
+        for name, text in ((k.strip(), v.strip()) for k, _, v in pairs):
+            is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+            params[name] = int(text) if is_number else text
+        found = cls.make(match[1], **params)
+        for name, value in params.items():
+            if isinstance(value, str) and not is_word(name):
+                raise UserError(f"{name} is {value[:40]!r}", where=key[:80], accepted="a number")
+        return found
 
     def __getitem__(self, name: str) -> int | str:
         return self.values[_PARAMS[self.op].index(name)]

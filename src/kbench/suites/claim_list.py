@@ -43,6 +43,13 @@ CHECKS: Mapping[str, Mapping[str, Any]] = {
     # Perplexity of the model in quantization `of` as a multiple of that in `over`.
     "perplexity": {"of": None, "over": None, "tokens": 2048},
 }
+# Words that an option takes, by its check.
+_CHOICES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("generation", "phase"): ("decode", "prefill"),
+    ("engines", "phase"): ("decode", "prefill"),
+    ("intensity", "what"): ("attention", "experts"),
+    ("memory", "what"): ("gpu", "host"),
+}
 _BANDS = ("at_least", "at_most", "about", "between")
 _CLAIM_KEYS = ("claim", "source", "check", *_BANDS)
 
@@ -121,6 +128,9 @@ def _option(item: Lines, name: str, default: Any, file: str) -> Any:
         raise UserError(f"{name} is {value!r}", where=where, accepted="a positive number")
     if not number and not isinstance(value, str):
         raise UserError(f"{name} is {value!r}", where=where, accepted="text")
+    choices = _CHOICES.get((item["check"], name), ())
+    if choices and value not in choices:
+        raise UserError(f"{name} is {value!r}", where=where, accepted=" or ".join(choices))
     return value
 
 

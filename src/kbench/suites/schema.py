@@ -27,12 +27,13 @@ see ``engine_case``; in their place a ``ladder``, see ``rungs``, or ``claims``, 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kbench.core import CPU, OPS, OPTIONAL, Device, Lines, UserError, did_you_mean, load_yaml, parse_yaml
+from kbench.core import CPU, OPS, OPTIONAL, Device, Lines, UserError, did_you_mean, is_word, load_yaml, parse_yaml
 
 from .claim_list import ClaimCheck, read_claims
 from .engine_case import MAX_THREADS_WORD, EngineAxes, read_engine, read_tags
@@ -43,6 +44,12 @@ AUTO_WORD, ALL_WORD = "auto", "all"
 BLOCK_KEY, EACH_WORD, TAGS_KEY = "block", "each", "tags"
 # A suite of more cells would run for hours: rather a mistake in a list than a wish.
 MAX_CELLS = 10_000
+# As many as a pool can have.
+_MOST_THREADS = 1024
+# Of a shape: larger ones are none, and their products would leave 64 bits.
+_MOST_NUMBER = 1 << 48
+# What can be a part of a file's name: records of a suite go to one.
+_NAME = re.compile(r"[\w+-][\w.+-]{0,79}")
 
 _KEYS = (
     "suite", "name", "description", "implementations", "threads", "device", "ops", "exclude", "engine", "ladder",
@@ -173,7 +180,12 @@ def read_suite(document: Any, file: str) -> Suite:
     version = document.get("suite")
     if version != VERSION or isinstance(version, bool):
         raise UserError(f"suite is {version!r}", where=f"{file}:{document.line_of('suite')}", accepted=str(VERSION))
-    name = _text(document, "name", file, Path(file).stem)
+    # A file's name may have blanks, which records' files have not.
+    stem = re.sub(r"[^\w.+-]+", "-", Path(file).stem).strip("-.")[:80] or "suite"
+    name = _text(document, "name", file, stem)
+    if not _NAME.fullmatch(name):
+        where = f"{file}:{document.line_of('name')}"
+        raise UserError(f"name is {name[:80]!r}", where=where, accepted="letters, digits, _ . + -")
     threads = tuple(_read_threads(document, file))
     for key in _ALONE:
         if key in document:
@@ -186,10 +198,14 @@ def read_suite(document: Any, file: str) -> Suite:
             raise UserError(
                 f"{total} {'problems' if key == 'ops' else 'cases'}", where=where, accepted=f"at most {MAX_CELLS}"
             )
+    implementations = _texts(document, "implementations", file, [AUTO_WORD])
+    if not implementations:
+        where = f"{file}:{document.line_of('implementations')}"
+        raise UserError("implementations is empty", where=where, accepted="at least one name, auto or all")
     return Suite(
         name,
         _text(document, "description", file, ""),
-        _texts(document, "implementations", file, [AUTO_WORD]),
+        implementations,
         threads,
         axes,
         _texts(document, "exclude", file, []),
@@ -219,11 +235,13 @@ def _read_alone(document: Lines, kind: str, file: str, name: str, threads: tuple
 
 
 def _read_threads(document: Lines, file: str) -> Iterable[int | str]:
-    for value in _items(document.get("threads", [MAX_THREADS_WORD])):
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    values, where = _items(document.get("threads", [MAX_THREADS_WORD])), f"{file}:{document.line_of('threads')}"
+    if not values:
+        raise UserError("threads is empty", where=where, accepted=f"1 to {_MOST_THREADS}, or max, or a list")
+    for value in values:
+        good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_THREADS
         if not good and value != MAX_THREADS_WORD:
-            where = f"{file}:{document.line_of('threads')}"
-            raise UserError(f"threads is {value!r}", where=where, accepted="a positive number, or max")
+            raise UserError(f"threads is {value!r}", where=where, accepted=f"1 to {_MOST_THREADS}, or max")
         yield value
 
 
@@ -235,6 +253,8 @@ def _read_ops(document: Lines, file: str) -> Iterable[Axes]:
         where = f"{file}:{ops.line_of(op)}"
         if op not in OPS:
             raise _unknown(str(op), OPS, "op", where)
+        if not _items(entries):
+            raise UserError(f"{op} is empty", where=where, accepted=f"a list of mappings of {', '.join(OPS[op])}")
         for entry in _items(entries):
             if not isinstance(entry, Lines):
                 raise UserError(
@@ -253,7 +273,7 @@ def _read_axes(op: str, entry: Lines, file: str) -> Axes:
         where = f"{file}:{entry.line}"
         raise UserError(f"{op} lacks {', '.join(missing)}", where=where, accepted=", ".join(OPS[op]))
     values = tuple(
-        _read_values(entry, name, file, lowest=left_out.get(name, 1)) if name in entry else (left_out[name],)
+        _read_values(entry, name, file, left_out.get(name, 1), is_word(name)) if name in entry else (left_out[name],)
         for name in OPS[op]
     )
     tags = read_tags(entry, file)
@@ -264,16 +284,21 @@ def _read_axes(op: str, entry: Lines, file: str) -> Axes:
         return Axes(op, values, where, each_block=True, tags=tags)
     if not isinstance(block, Lines):
         raise UserError(f"block is {block!r}", where=where, accepted=f"a mapping of kernel parameters, or {EACH_WORD}")
-    settings = {name: _read_values(block, name, file, lowest=0) for name in block}
+    settings = {name: _read_values(block, name, file, 0) for name in block}
     return Axes(op, values, where, settings, tags=tags)
 
 
-def _read_values(entry: Lines, name: str, file: str, lowest: int = 1) -> tuple[int | str, ...]:
+def _read_values(
+    entry: Lines, name: str, file: str, lowest: int, of_words: bool | None = None
+) -> tuple[int | str, ...]:  # fmt: skip
+    """The values of one key; ``of_words``: words alone, or numbers alone (from ``lowest``), or (None) either."""
     where, items = f"{file}:{entry.line_of(name)}", _items(entry[name])
     number = "a positive number" if lowest else "a number from 0"
+    accepted = {True: "text", False: number, None: f"text or {number}"}[of_words]
     for item in items:
-        if isinstance(item, bool) or not isinstance(item, (int, str)) or (isinstance(item, int) and item < lowest):
-            raise UserError(f"{name} is {item!r}", where=where, accepted=f"text or {number}, or a list")
+        is_number = isinstance(item, int) and not isinstance(item, bool) and lowest <= item <= _MOST_NUMBER
+        if not (is_number and not of_words) and not (isinstance(item, str) and of_words is not False):
+            raise UserError(f"{name} is {item!r}", where=where, accepted=f"{accepted}, or a list")
     if not items:
         raise UserError(f"{name} is empty", where=where, accepted="at least one value")
     return tuple(items)
