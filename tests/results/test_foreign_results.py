@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbench.core import CorruptFile, KbenchError, UserError
-from kbench.results import Record, Store, import_records, read_foreign
+from kbench.results import Record, Store, histories, import_records, read_foreign
 
 DATA = Path(__file__).parent / "data"
 RAW, SAVED = DATA / "pytest_benchmark_json.json", DATA / "pytest_benchmark_saved.json"
@@ -151,3 +151,15 @@ def test_names_of_any_length_stay_apart(tmp_path: Path) -> None:
         one["fullname"] = "x" * 100_000 + str(number)
     first, second = read_foreign(write(tmp_path, data))
     assert first.key != second.key and len(first.key) < 500
+
+
+def test_more_threads_than_anybody_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptFile, match=r"n_threads is 1e\+30"):
+        read_foreign(write(tmp_path, [{**LLAMA, "n_threads": 1e30}]))
+
+
+def test_runs_of_no_known_commit_are_points_by_their_time(tmp_path: Path) -> None:
+    # What llama.cpp says of a build whose repository it did not find.
+    runs = [{**LLAMA, "build_commit": "unknown", "test_time": f"2026-01-{day:02}T00:00:00Z"} for day in (1, 2, 3)]
+    (series,) = histories(read_foreign(write(tmp_path, runs)), None).series
+    assert [point.created[:10] for point in series.points] == ["2026-01-01", "2026-01-02", "2026-01-03"]

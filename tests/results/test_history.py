@@ -137,3 +137,10 @@ def test_the_largest_regression_comes_first() -> None:
     fields = judged_histories(histories([*same, *small, *stepped(1.3)], COMMITS), (), COMMITS)
     assert [case["case"] for case in fields["cases"]] == ["linear(n=8,threads=2)", "small(n=1)", "a(n=1)"]
     assert fields["counts"] == {"REGRESSED": 2, "SAME": 1}
+
+
+@pytest.mark.parametrize("more", [{"extra": {"in_place": 3}}, {"median": 5e-324}, {"median": 1e308}])
+def test_what_is_no_time_of_the_case_by_itself_is_no_point(more: dict[str, object]) -> None:
+    found = histories([record(A, 1.0), record(B, 2.0, **more)], [A, B])
+    assert [point.commit for point in found.series[0].points] == [A]
+    assert judged_histories(found)["cases"][0]["verdict"] == "INCONCLUSIVE"

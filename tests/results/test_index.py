@@ -151,3 +151,43 @@ def test_the_verb(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         (("query", "--since", "soon"), "--since"), (("prune", "--before", "then"), "--before"),
     ):  # fmt: skip
         assert words in run(*arguments)
+
+
+def test_what_sqlite_cannot_hold_is_indexed_and_found(tmp_path: Path) -> None:
+    path = tmp_path / "h" / "a-track.jsonl"
+    path.parent.mkdir()
+    made = json.loads(record(NEW).to_json())
+    # Half of a character, which JSON can spell: the index holds what UTF-8 has for it.
+    path.write_text(json.dumps({**made, "key": "half\ud800"}) + "\n")
+    with Index(tmp_path) as index:
+        assert len(index.find({"key": "half"})) == 1
+        assert len(index.find({"key": "half\udcff"})) == 1  # what a shell hands on of a name in another encoding
+
+
+def test_an_index_that_is_damaged_further_in_is_made_anew(store: Store) -> None:
+    store.append([record(NEW, f"x{i}") for i in range(300)], suite="ops-cpu")
+    with Index(store.root) as index:
+        whole = index.find({})
+    data = bytearray(index.path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)  # its first page stays
+    index.path.write_bytes(data)
+    with Index(store.root) as index:
+        assert index.find({}) == whole and sum(each.n_records for each in index.files()) == len(whole) == 304
+
+
+def test_pruning_keeps_the_newest_of_each_setting(store: Store) -> None:
+    settings = [{"tile": 1}, {"tile": 2}]
+    store.append([record(OLD, "swept", extra={"block": block}) for block in settings], suite="blocks-cpu")
+    store.append(record(OLD, "swept", device="cuda:0"), suite="blocks-cpu")
+    with Index(store.root) as index:
+        assert old_places(index, before=NEW, keep=1, suite="blocks-cpu") == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("list", "--store", "nowhere"), "no such folder"), (("query", "--json", "--format", "csv"), "beside --json")],
+)
+def test_mistakes(arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(build_app(), ["results", *arguments]).exception
+    assert isinstance(error, UserError) and words in error.message and not (tmp_path / "nowhere").exists()

@@ -61,3 +61,11 @@ def test_what_is_no_mark_is_told_with_its_line(tmp_path: Path, text: str, words:
     with pytest.raises(UserError) as found:
         load_marks(path)
     assert words in found.value.message and str(path) in found.value.message
+
+
+@pytest.mark.parametrize(("case", "commit", "words"), [("a", "abc", "commit is 'abc'"), ("", "7654321", "no case")])
+def test_a_mark_that_is_none_is_refused_and_leaves_no_file(tmp_path: Path, case: str, commit: str, words: str) -> None:
+    path = tmp_path / "marks.yaml"
+    with pytest.raises(UserError, match=words):
+        add_mark(path, Mark(case, commit, "accepted"))
+    assert not path.exists()

@@ -139,3 +139,21 @@ def test_the_noise_floor_is_what_95_percent_of_identical_things_stay_below() -> 
     low, high = floor.rate_interval()
     assert 0 < low < 1 / 21 < high < 0.3
     assert noise_floor(A).margin("c", "torch") == 0.0 and noise_floor([]).rate_interval() == (0.0, 1.0)
+
+
+def test_what_was_timed_among_other_calls_is_no_block() -> None:
+    in_place = blocks([0.02] * 5, extra={"in_place": 4, "run_tokens": 1})
+    assert blocks_of([*A, *in_place[:1]]) == blocks_of(A)
+
+
+def test_a_commit_that_was_recorded_many_times_is_compared_by_its_newest_blocks() -> None:
+    many = [block for run in range(25) for block in blocks([0.02] * 5 if run < 5 else [0.01] * 5, run=f"r{run}")]
+    found = row(many, A)
+    assert found.verdict in ("SAME", "INCONCLUSIVE") and found.n_blocks == (125, 5)
+    assert found.ratio == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("ratio", [1e-320, 10**400])
+def test_a_ratio_that_nothing_has_to_itself_is_no_noise(ratio: float) -> None:
+    aa = Record("c", "compare", "x", extra={"compare": {"aa": True, "ratio": ratio, "verdict": "SAME"}})
+    assert noise_floor([aa]).n == 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kbench.core import UserError
+from kbench.core import CheckBroken, UserError
 from kbench.engine import load_model
 from kbench.suites import english, perplexity
 from kbench.suites.perplexity import log_softmax, perplexity_fields
@@ -130,3 +130,12 @@ def test_against_llama_cpp(smollm2_path: Path) -> None:
     assert np.abs(own.nll - theirs).mean() < 0.1
     assert own.value == pytest.approx(math.exp(theirs.mean()), rel=0.03)
     assert 5 < own.value < 60  # English to it, and not known by heart
+
+
+@pytest.mark.parametrize("logit", [math.nan, math.inf, 3e38])
+def test_logits_that_are_no_numbers_are_a_broken_check(logit: float) -> None:
+    with pytest.raises(CheckBroken, match="of the model reach"):
+        perplexity(Made([[logit, 0.0], [0.0, 0.0]]), "ababababab", window=8)
+    with pytest.raises(CheckBroken, match="of the reference reach"):
+        sound = Made([[0.0, 0.0], [0.0, 0.0]])
+        perplexity(sound, "ababababab", window=8, against=Made([[logit, 0.0], [0.0, 0.0]]))

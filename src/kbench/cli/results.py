@@ -41,6 +41,8 @@ def register(app: typer.Typer) -> None:
 def _index(root: Path | None, rebuild: bool = False) -> Index:
     from kbench.results import Index, default_root
 
+    if root is not None and not root.is_dir():
+        raise UserError("no such folder", where=f"--store {root}", accepted="a folder of records: HOST/*.jsonl")
     index = Index(root or default_root())
     if rebuild:
         index.rebuild()
@@ -103,6 +105,8 @@ def query(
 
     if form not in _FORMATS:
         raise UserError(form, where="--format", accepted=", ".join(_FORMATS))
+    if as_json and form != _FORMATS[0]:
+        raise UserError("beside --json", where=f"--format {form}", accepted="one of the two")
     like: dict[str, str] = {}
     for word in where or []:
         name, equals, text = word.partition("=")
@@ -146,7 +150,9 @@ def query(
 
 def prune(
     before: Annotated[str, typer.Option(help="Only what is older: a date, or 90d.")],
-    keep: Annotated[int, typer.Option(min=0, help="Of each case and implementation the newest so many stay.")] = 1,
+    keep: Annotated[
+        int, typer.Option(min=0, help="Of each case, implementation and setting of it the newest so many stay.")
+    ] = 1,
     suite: Annotated[str, typer.Option(help="Only files of suites that hold or glob this.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only said.")] = False,
     root: _ROOT = None,

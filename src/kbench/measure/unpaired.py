@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 
-from .rank_sum import shift, shift_interval
+from .rank_sum import MAX_N, shift, shift_interval
 from .statistics import Interval, median
 from .verdict import Judgement, Plan, Verdict
 
@@ -33,7 +33,8 @@ _MIN_BLOCKS = 4
 def judge_unpaired(
     a_seconds: Sequence[float], b_seconds: Sequence[float], plan: Plan, between: float = ASSUMED_BETWEEN
 ) -> Judgement:
-    """What blocks of A and of B say; ``between`` is the deviation of the logarithm from run to run.
+    """What blocks of A and of B say, oldest first; ``between`` is the deviation of the logarithm from run to run. Of
+    more than ``MAX_N`` of a side the newest are taken: what they leave unknown is next to nothing beside ``between``.
 
     ``plan``'s margin, error rate and number of comparisons are used; there are no looks. No fresh pairs can confirm a
     call: it takes an interval that lies beyond the margin as a whole.
@@ -41,7 +42,7 @@ def judge_unpaired(
     """
     if not a_seconds or not b_seconds or min(*a_seconds, *b_seconds) <= 0:
         raise ValueError("blocks are positive times, at least one a side")
-    a, b = [math.log(value) for value in a_seconds], [math.log(value) for value in b_seconds]
+    a, b = ([math.log(value) for value in side[-MAX_N:]] for side in (a_seconds, b_seconds))
     normal = NormalDist()
     if min(len(a), len(b)) >= _MIN_BLOCKS:
         within = shift_interval(a, b)

@@ -10,6 +10,10 @@ from datetime import datetime, timezone
 
 from kbench.core import CorruptFile
 
+UNVERSIONED = "unversioned"
+# What llama.cpp calls a build that no repository is known of.
+_NO_COMMIT = ("unknown",)
+
 # Of a name or parameter: what a case key can hold and a person read.
 _MAX_CHARS = 300
 
@@ -41,5 +45,6 @@ def utc(text: str, where: str, field: str) -> str:
 
 
 def commit_name(text: str) -> str:
-    """``text`` as the name of a commit in a store; what could be none is ``unversioned``."""
-    return text if re.fullmatch(r"[\w+-][\w.+-]{0,79}", text) else "unversioned"
+    """``text`` as the name of a commit in a store; what could be none is ``UNVERSIONED``."""
+    is_name = re.fullmatch(r"[\w+-][\w.+-]{0,79}", text) and text not in _NO_COMMIT
+    return text if is_name else UNVERSIONED

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kbench.measure import median
 
 from .branch import CommitOrder
+from .foreign import UNVERSIONED
 from .record import Direction, Record
 
 
@@ -55,7 +56,7 @@ class Histories:
 def histories(records: Iterable[Record], commits: Sequence[str] | None) -> Histories:
     """Every series of ``records``; ``commits`` are a branch's, oldest first. When none of them was ever measured, or
     there is no branch, time orders."""
-    usable = [record for record in records if _usable(record)]
+    usable = [record for record in records if record.is_value and record.source == "measured"]
     order = CommitOrder(commits or ())
     placed = [(order.place(record.commit), record) for record in usable]
     by_commit = any(place is not None for place, _ in placed)
@@ -69,18 +70,11 @@ def histories(records: Iterable[Record], commits: Sequence[str] | None) -> Histo
             record.host_id, record.key, record.implementation, record.device, record.unit, record.direction,
             record.op_spec_hash, _settings(record),
         )  # fmt: skip
-        groups.setdefault(name, {}).setdefault(place if by_commit else record.commit, []).append(record)
+        # Runs of no known commit are nobody's runs but their own.
+        alone = record.created if record.commit == UNVERSIONED else record.commit
+        groups.setdefault(name, {}).setdefault(place if by_commit else alone, []).append(record)
     series = [_series(name, runs, by_commit) for name, runs in sorted(groups.items())]
     return Histories(tuple(_newest_meaning(series)), by_commit, n_left_out)
-
-
-def _usable(record: Record) -> bool:
-    """Pairs of a comparison are ratios of the moment, not what something took."""
-    middle = record.median
-    return (
-        record.status == "ok" and record.source == "measured" and record.op != "compare"
-        and middle is not None and middle > 0
-    )  # fmt: skip
 
 
 def _settings(record: Record) -> str:

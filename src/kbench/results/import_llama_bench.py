@@ -10,7 +10,7 @@ from typing import Any
 from kbench.core import CorruptFile
 
 from .foreign import bounded, commit_name, foreign_host_id, utc
-from .record import Record, case_key
+from .record import MAX_THREADS, Record, case_key
 from .shape import ListOf, Number, Object, Text, check_shape
 
 OP = "llama_bench"
@@ -70,6 +70,8 @@ def _record(one: Any, where: str, path: str) -> Record:
     if not samples and "avg_ts" not in one:
         raise CorruptFile(f"{path}.samples_ts is missing".lstrip("."), where=where, accepted=_WANTED)
     threads = _whole(one["n_threads"], where, f"{path}.n_threads".lstrip("."))
+    if threads > MAX_THREADS:
+        raise CorruptFile(f"{path}.n_threads is {threads:g}".lstrip("."), where=where, accepted=f"1 to {MAX_THREADS}")
     machine = {name: bounded(one.get(name, "").strip()) for name in ("cpu_info", "gpu_info", "backends")}
     return Record(
         key=case_key(OP, {**problem, "threads": threads}),

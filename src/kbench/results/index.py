@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kbench.core import UserError
 
@@ -30,6 +31,11 @@ CREATE TABLE records (
 CREATE INDEX by_key ON records (key, implementation);
 PRAGMA user_version = {_VERSION};
 """
+
+
+def _column(value: Any) -> Any:
+    """``value`` as SQLite takes it: JSON and command lines can hold half of a character, UTF-8 cannot."""
+    return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,12 @@ class Index:
     def __init__(self, root: Path) -> None:
         self.root, self.path = root, root / NAME
         self._connection = self._open()
-        self._catch_up()
+        try:
+            self._catch_up()
+        except sqlite3.OperationalError as error:  # locked for too long, read-only, a full disk
+            raise self._refused(error) from None
+        except sqlite3.DatabaseError:  # its first page is sound, others are not
+            self.rebuild()
 
     def __enter__(self) -> Index:
         return self
@@ -74,7 +85,7 @@ class Index:
 
     def files(self) -> list[FileSummary]:
         """Every file, in the order of their names."""
-        rows = self._connection.execute(
+        rows = self._rows(
             "SELECT path, min(host_id), min(\"commit\"), min(suite), count(*), sum(status = 'ok'), min(created), "
             "max(created) FROM records GROUP BY path ORDER BY path"
         )
@@ -89,10 +100,10 @@ class Index:
                 raise UserError(f"unknown column {name!r}", accepted=", ".join(COLUMNS))
             clauses.append(f'(instr("{name}", ?) > 0 OR "{name}" GLOB ?)')
             values += [text, text]
-        rows = self._connection.execute(
+        rows = self._rows(
             f"SELECT path, line FROM records WHERE {' AND '.join(clauses)} ORDER BY created DESC, path DESC, line DESC "
             "LIMIT ?",
-            [*values, -1 if limit is None else limit],
+            [*map(_column, values), -1 if limit is None else limit],
         )
         return [(str(path), int(line)) for path, line in rows][::-1]
 
@@ -103,6 +114,17 @@ class Index:
             if path not in lines:
                 lines[path] = read_whole_lines(self.root / path, 0)[0].split(b"\n")
             yield Record.from_json(lines[path][number - 1], f"{self.root / path}:{number}")
+
+    def _rows(self, question: str, values: Sequence[str | int] = ()) -> list[Any]:
+        try:
+            return self._connection.execute(question, values).fetchall()
+        except sqlite3.DatabaseError:
+            self.rebuild()
+            return self._connection.execute(question, values).fetchall()
+
+    def _refused(self, error: Exception) -> UserError:
+        return UserError(f"the index cannot be written: {error}", where=str(self.path),
+                         todo="set KBENCH_RESULTS to a folder that you may write to")  # fmt: skip
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -117,8 +139,7 @@ class Index:
             connection = sqlite3.connect(self.path, timeout=30)
             connection.executescript(_TABLES)
         except (OSError, sqlite3.OperationalError) as error:
-            raise UserError(f"the index cannot be written: {error}", where=str(self.path),
-                            todo="set KBENCH_RESULTS to a folder that you may write to") from None  # fmt: skip
+            raise self._refused(error) from None
         return connection
 
     def _catch_up(self) -> None:
@@ -145,7 +166,7 @@ class Index:
         for number, line in enumerate(data.split(b"\n")[:-1], start=n_lines + 1):
             record = Record.from_json(line, f"{path}:{number}")
             columns = [suite if column == "suite" else getattr(record, column) for column in COLUMNS]
-            rows.append((name, number, *columns, record.created, record.median, len(record.samples)))
+            rows.append((name, number, *map(_column, (*columns, record.created)), record.median, len(record.samples)))
         marks = ", ".join("?" * (len(COLUMNS) + 5))
         self._connection.executemany(f"INSERT OR REPLACE INTO records VALUES ({marks})", rows)
         self._connection.execute(

@@ -95,9 +95,18 @@ def _mark(entry: object, path: Path, where: str) -> Mark:
             raise bad(name, f"{name} is missing", _ACCEPTED)
     if texts["mark"] not in KINDS:
         raise bad("mark", f"mark is {texts['mark'][:60]!r}", ", ".join(KINDS))
-    if not re.fullmatch(r"[\w.+-]{4,80}", texts["commit"]):
-        raise bad("commit", f"commit is {texts['commit'][:60]!r}", "a commit, or at least its first seven digits")
+    _check_texts(texts["case"], texts["commit"], f"{path}:{entry.line_of('commit')}")
     return Mark(texts["case"], texts["commit"], cast("MarkKind", texts["mark"]), texts["why"], texts["host"])
+
+
+def _check_texts(case: str, commit: str, where: str) -> None:
+    """UserError for what is no case, or no commit: a hash, or the ``v0.1.0`` of a release."""
+    if not case:
+        raise UserError("no case", where=where, accepted="a case's key, or a glob of keys")
+    if not re.fullmatch(r"[\w.+-]{4,80}", commit):
+        raise UserError(
+            f"commit is {commit[:60]!r}", where=where, accepted="a commit, or at least its first seven digits"
+        )
 
 
 def add_mark(path: Path, mark: Mark) -> None:
@@ -106,7 +115,8 @@ def add_mark(path: Path, mark: Mark) -> None:
     Raises:
         UserError: the file is none of marks, or cannot be written.
     """
-    load_marks(path)
+    _check_texts(mark.case, mark.commit, "kbench track mark")
+    n_before = len(load_marks(path))
     text = path.read_text(encoding="utf-8") if path.exists() else _HEAD
     if not text.endswith("\n"):
         text += "\n"
@@ -115,7 +125,6 @@ def add_mark(path: Path, mark: Mark) -> None:
     line = ", ".join(f"{name}: {json.dumps(value)}" for name, value in fields.items() if value)
     indent = _indent(text)
     made = f"{text}{indent}- {{{line}}}\n"
-    n_before = len(load_marks(path))
     write_whole(path, made.encode())
     try:
         whole = len(load_marks(path)) == n_before + 1

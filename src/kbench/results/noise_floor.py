@@ -14,6 +14,8 @@ AA_SUITE = "aa"
 # Of a case's own comparisons so many, before its own floor counts and not all cases' together.
 _MIN_OF_A_CASE = 10
 _SHARE = 0.95
+# A thing is not a thousand times as slow as itself: such a file is mistaken.
+_LEAST_RATIO, _MOST_RATIO = 1e-3, 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def noise_floor(records: Iterable[Record]) -> NoiseFloor:
             continue
         said: Mapping[str, Any] = record.extra["compare"]
         ratio = said.get("ratio")
-        if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0 < ratio < math.inf:
+        if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not _LEAST_RATIO <= ratio <= _MOST_RATIO:
             continue
         case = str(record.problem.get("case", record.key))
         apart.setdefault((case, record.implementation), []).append(math.expm1(abs(math.log(ratio))))

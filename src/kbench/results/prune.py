@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +21,13 @@ class Pruned:
 
 def old_places(index: Index, *, before: str, keep: int, suite: str = "") -> set[tuple[str, int]]:
     """(path, line) of records that were created before ``before`` (ISO 8601) and are not among the newest ``keep`` of
-    their case and implementation; of ``suite`` alone, where one is named."""
+    their case, implementation, device and kernel parameters; of ``suite`` alone, where one is named."""
     found: set[tuple[str, int]] = set()
-    newest: dict[tuple[str, str, str], int] = {}
+    newest: dict[tuple[str, ...], int] = {}
     places = index.find({"suite": suite} if suite else {})
     for place, record in zip(reversed(places), reversed(list(index.records(places))), strict=True):
-        case = (record.host_id, record.key, record.implementation)
+        block = json.dumps(record.extra.get("block", {}), sort_keys=True)
+        case = (record.host_id, record.key, record.implementation, record.device, block)
         newest[case] = newest.get(case, 0) + 1
         if newest[case] > keep and record.created < before:
             found.add(place)

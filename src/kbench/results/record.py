@@ -27,6 +27,10 @@ UPGRADES: dict[int, Callable[[Fields], Fields]] = {}
 
 # A line beyond this is no record: a million samples take half of it.
 MAX_LINE_BYTES = 32 << 20
+# Nobody has more; and a number beyond 64 bits is none that an index or a table of numbers takes.
+MAX_THREADS = 1 << 20
+# Seconds, rates and ratios of anything real lie far within; of what a file may claim beyond, logarithms overflow.
+_LEAST_VALUE, _MOST_VALUE = 1e-30, 1e30
 
 Status = Literal["ok", "skipped", "unsupported", "wrong", "crashed", "timeout"]
 Source = Literal["measured", "modelled"]
@@ -145,6 +149,16 @@ class Record:
         """The problem as an object; UserError when ``op`` is none of the operations."""
         return Problem.make(self.op, **{name: v for name, v in self.problem.items() if not isinstance(v, float)})
 
+    @property
+    def is_value(self) -> bool:
+        """Whether ``median`` is what the case took (or its rate) when it was run by itself: no failure, no ratio of two
+        sides, and not timed in its place among a model's other calls, which is another quantity."""
+        return (
+            self.status == "ok" and self.op != "compare"
+            and not self.extra.get("in_place")
+            and self.median is not None and _LEAST_VALUE <= self.median <= _MOST_VALUE
+        )  # fmt: skip
+
     def to_json(self) -> str:
         """One line without its end; ``extra``'s fields come last, at the top level."""
         known = {name: getattr(self, name) for name in FIELDS} | {"problem": dict(self.problem)}
@@ -224,8 +238,9 @@ def _checked(data: dict[str, Any], where: str) -> dict[str, Any]:
             raise bad(name, ", ".join(choices))
         known[name] = value
     threads = data.get("threads")
-    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise bad("threads", "a positive integer or null")
+    is_count = isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= MAX_THREADS
+    if threads is not None and not is_count:
+        raise bad("threads", f"an integer from 1 to {MAX_THREADS}, or null")
     samples = data.get("samples", [])
     if not isinstance(samples, list) or not all(_finite(sample) for sample in samples):
         raise bad("samples", "a list of finite numbers")

@@ -63,10 +63,10 @@ def read_records(path: Path) -> list[Record]:
 
 
 def blocks_of(records: Iterable[Record]) -> dict[Identity, CaseBlocks]:
-    """Measured times by case. A record is a block, unless it is a failure or a comparison."""
+    """Measured times by case. A record is a block, if it is what the case took by itself (``Record.is_value``)."""
     found: dict[Identity, list[Record]] = {}
     for record in records:
-        if record.status == "ok" and record.median and record.median > 0 and record.unit != "ratio":
+        if record.is_value and record.unit != "ratio":
             block = json.dumps(record.extra.get("block", {}), sort_keys=True)
             found.setdefault((record.key, record.implementation, block), []).append(record)
     return {

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import UserError
+from kbench.core import CheckBroken, UserError
 from kbench.measure import Interval, quantile
 from kbench.results import Record
 
@@ -29,6 +29,8 @@ WINDOW = 512
 LEAST_WINDOW = 8
 # Rows of logits that are turned into float64 at a time.
 _ROWS = 64
+# A token that a model holds impossible costs some 30 nats; exp overflows at 709.
+_MAX_NATS = 300.0
 _Z = 1.959964  # of a normal distribution's two-sided 95 %
 
 FloatArray = npt.NDArray[np.float64]
@@ -112,6 +114,7 @@ def perplexity(
 
     Raises:
         UserError: a window that is too short, or a text that is shorter than one; models whose tokens differ.
+        CheckBroken: logits that are no numbers.
     """
     ids = session.tokenizer.encode(text, special=False)
     if against is not None and against.tokenizer.encode(text, special=False) != ids:
@@ -139,12 +142,24 @@ def perplexity(
                 same += int((p.argmax(axis=-1) == q.argmax(axis=-1)).sum())
     if progress is not None:
         progress(len(windows), len(windows), "")
-    own = Perplexity(np.concatenate(nll), window, len(windows))
+    own = Perplexity(_finite(nll, "of the model"), window, len(windows))
     if against is None:
         return own, None, None
-    ref = Perplexity(np.concatenate(other), window, len(windows))
-    apart = Divergence(np.concatenate(kl), same / own.nll.size, own.nll - ref.nll)
+    ref = Perplexity(_finite(other, "of the reference"), window, len(windows))
+    apart = Divergence(_finite(kl, "between the two"), same / own.nll.size, own.nll - ref.nll)
     return own, ref, apart
+
+
+def _finite(parts: Sequence[FloatArray], whose: str) -> FloatArray:
+    """All of them. CheckBroken for what is no number, or too large for its exponential to be one."""
+    values = np.concatenate(parts)
+    worst = float(np.abs(values).max())
+    if not worst <= _MAX_NATS:
+        raise CheckBroken(
+            f"logarithms of probabilities {whose} reach {worst:.3g}", where="--perplexity",
+            accepted=f"at most {_MAX_NATS:g} nats: the file's weights are damaged, or a kernel is wrong",
+        )  # fmt: skip
+    return values
 
 
 def log_softmax(logits: npt.NDArray[np.floating[Any]]) -> FloatArray:
