@@ -133,3 +133,27 @@ def test_without_a_repository_time_orders(commits: list[str], tmp_path: Path, mo
     fields = json.loads(run("history", "--json"))
     assert fields["branch"] == "" and not fields["by_commit"] and fields["counts"]["REGRESSED"] == 1
     assert "ordered by time" in fields["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--marks", "none.yaml"), "--marks none.yaml: no such file"),
+        (("--repo", "nowhere"), "--repo nowhere: no such folder"),
+        (("--json", "--format", "csv"), "--json and --format csv on stdout"),
+    ],
+)
+def test_mistakes_of_a_history(commits: list[str], arguments: tuple[str, ...], words: str) -> None:
+    assert words in run("history", *arguments).message
+
+
+def test_a_branch_needs_a_repository(commits: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    assert "not in a git repository" in run("history", "--repo", str(folder), "--branch", "main").message
+    assert "linear(n=8" in run("history", "--repo", str(folder))  # by time
+
+
+def test_a_pipe_gets_no_escapes_where_colours_are_forced(commits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in run("history")

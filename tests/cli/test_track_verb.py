@@ -4,6 +4,7 @@ and processes. What is made up is the time that a kernel takes."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +180,18 @@ def test_compare_takes_two_revisions() -> None:
         (("track", "check", "--baseline", "base", "--model", "none.gguf"), "none.gguf"),
         (("track", "check", "--baseline", "base", "--model", "m", "--suite", "moe"), "--suite: a check of a model"),
         (("track", "check", "--baseline", "base", "--model", "m", "--filter", "x"), "--filter: a check of a model"),
+        (("track", "check", "--baseline", "none.jsonl"), "none.jsonl: cannot be read"),
+        (("track", "check", "--baseline", "none.jsonl", "--model", "m"), "--model: none.jsonl is no revision"),
+        (("track", "check", "--baseline", "none.jsonl", "--max-seconds", "9"), "none.jsonl holds stored blocks"),
+        (("track", "check", "--baseline", "base", "--json", "--format", "csv"), "--json and --format csv on stdout"),
+        (("compare", "--rev", "base", "--rev", "no-such-branch"), "no revision 'no-such-branch'"),
     ],
 )
-def test_mistakes(arguments: tuple[str, ...], words: str) -> None:
+def test_mistakes(arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("a mistake is told before anything is built")
+
+    monkeypatch.setattr("kbench.suites.build", build)
     code, text = run(*arguments)
     assert code == 2 and words in text
 
@@ -203,6 +213,26 @@ def test_stored_blocks_take_the_place_of_a_baseline_that_cannot_be_built(tmp_pat
     code, text = check("--baseline", "broken", "--margin", "12", "--json")
     fields = fields_of(text)
     assert code == 0 and not fields["paired"] and "take its place" in fields["notes"][0]
+    assert {tuple(case["n_blocks"]) for case in fields["cases"]} == {(5, 5)}
+
+
+def test_blocks_of_a_baseline_count_once_where_the_store_is_the_repository_s_own(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KBENCH_RESULTS", str(repository / "results"))
+    try:
+        run("track", "record", *ARGUMENTS, "--rev", "base")
+        (path,) = (repository / "results" / host().host_id).glob("*-smoke.jsonl")
+        broken = git(Path(), "rev-parse", "broken")
+        text = path.read_text().replace(git(Path(), "rev-parse", "base"), broken)
+        path.unlink()
+        (path.parent / f"{broken[:8]}-smoke.jsonl").write_text(text)
+        code, text = check("--baseline", "broken", "--margin", "12", "--json", "--max-seconds", "9")
+        fields = fields_of(text)
+        assert code == 0 and {tuple(case["n_blocks"]) for case in fields["cases"]} == {(5, 5)}
+        assert "--max-seconds is of pairs" in fields["notes"][1]
+    finally:
+        shutil.rmtree(repository / "results")
 
 
 def test_a_revision_is_built_once_and_leaves_no_worktree(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

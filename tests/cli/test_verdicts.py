@@ -38,11 +38,13 @@ def code(*rows: VerdictRow, **options: Any) -> int:
         (["SAME", "slow"], 3),
         (["SAME", "INCONCLUSIVE", "disturbed"], 4),
         (["unlike", "new"], 4),
+        (["slow"], 3),
+        (["slow", "unsupported"], 3),
     ],
 )
 def test_the_worst_decides(words: list[str], expected: int) -> None:
     assert code(*map(row, words)) == code(*map(row, reversed(words))) == expected
-    if expected in (3, 4) and "SAME" in words:
+    if expected in (3, 4) and ("SAME" in words or "slow" in words):
         assert code(*map(row, words), allow_inconclusive=True) == 0
 
 

@@ -14,12 +14,12 @@ from .exports import FormatOption, OutputOption, export_verdicts, planned_export
 from .limits import positive_seconds, usable_threads
 from .options_taken import refuse_untaken
 from .output import print_json, progress_bar, shown, stderr_console, stdout_console
-from .revisions import built_revision
+from .revisions import built_revision, check_revision
 from .verdicts import case_fields, compared_exit, summary
 
 if TYPE_CHECKING:
     from kbench.core import Problem
-    from kbench.results import VerdictRow
+    from kbench.results import Record, VerdictRow
     from kbench.suites import Outcome
 
     from .compare_sides import Sides
@@ -110,7 +110,7 @@ def register(app: typer.Typer) -> None:
 
         if margin is not None and not 0 <= margin < 100:
             raise UserError(f"{margin:g}", where="--margin", accepted="percent, from 0 to below 100")
-        planned = planned_exports(formats, outputs)
+        planned = planned_exports(formats, outputs, as_json)
         share = None if margin is None else margin / 100
         sides = sides_of(a, b, rev or [], model)
         refuse_untaken(context, sides.kind, TAKEN)
@@ -215,6 +215,8 @@ def _revisions(
     cells = expand(load_suite(suite or "compare"))
     if pattern:
         cells = select(cells, pattern)
+    for name in (a, b):  # before minutes of building
+        check_revision(name)
     sides = built_revision(a), built_revision(b)
     plan = Plan() if margin is None else Plan(margin=margin)
     options: dict[str, Any] = {} if max_seconds is None else {"max_seconds": max_seconds}
@@ -229,11 +231,10 @@ def _revisions(
 
 def _recorded(a: str, b: str, pattern: str, margin: float | None) -> tuple[list[VerdictRow], list[str]]:
     from kbench.measure import ASSUMED_BETWEEN, Plan
-    from kbench.results import blocks_of, compare_recorded, deviation_between_runs, hosts_differ, one_host, read_records
-    from kbench.suites import matches
+    from kbench.results import blocks_of, compare_recorded, deviation_between_runs, hosts_differ, one_host
 
     paths = Path(a), Path(b)
-    records = [[record for record in read_records(path) if matches(record.key, pattern)] for path in paths]
+    records = [_matching(path, pattern) for path in paths]
     blocks = [blocks_of(side) for side in records]
     hosts = [one_host(side, name) for side, name in zip(blocks, (a, b), strict=True)]
     if hosts[0] != hosts[1]:
@@ -243,15 +244,28 @@ def _recorded(a: str, b: str, pattern: str, margin: float | None) -> tuple[list[
         )  # fmt: skip
     own = deviation_between_runs([*records[0], *records[1]])
     between = ASSUMED_BETWEEN if own is None else own
-    note = (
-        f"blocks of other times are no pairs: {between:.1%} a run is allowed for ({'measured' if own else 'assumed'})"
-    )
+    known = "assumed" if own is None else "measured"
+    note = f"blocks of other times are no pairs: {between:.1%} a run is allowed for ({known})"
     first, second = (path.name for path in paths)
     names = (first, second) if first != second else (f"A ({first})", f"B ({second})")
     rows = compare_recorded(
         blocks[0], blocks[1], Plan() if margin is None else Plan(margin=margin), names, between=between
     )
     return rows, [note]
+
+
+def _matching(path: Path, pattern: str) -> list[Record]:
+    """The records of ``path`` whose key ``pattern`` holds or globs; UserError for a pattern that matches none."""
+    from kbench.results import read_records
+    from kbench.suites import matches
+
+    records = read_records(path)
+    found = [record for record in records if matches(record.key, pattern)]
+    if records and not found:
+        examples = ", ".join(list(dict.fromkeys(record.key for record in records))[:3])
+        raise UserError(f"filter {pattern!r} matches no case", where=str(path),
+                        accepted=f"a part or glob of keys such as {examples}")  # fmt: skip
+    return found
 
 
 def _engines(
@@ -281,6 +295,8 @@ def _engines(
     elif sides.kind == ENGINES:
         pair = engine_sides(names, path, threads, workload)
     else:
+        for name in names:  # before minutes of building
+            check_revision(name)
         pair = revision_engines(built_revision(sides.a), built_revision(sides.b), path, threads, workload)
     options: dict[str, Any] = {} if max_seconds is None else {"max_seconds": max_seconds}
     with progress_bar() as bar:

@@ -34,11 +34,11 @@ OutputOption = Annotated[
 Planned = list[tuple[str, Path | None]]
 
 
-def planned_exports(formats: Sequence[str] | None, outputs: Sequence[Path] | None) -> Planned:
+def planned_exports(formats: Sequence[str] | None, outputs: Sequence[Path] | None, as_json: bool) -> Planned:
     """Checked before anything is measured.
 
     Raises:
-        UserError: an unknown format, a file without one, a folder.
+        UserError: an unknown format, a file without one, a folder; two things for stdout.
     """
     from kbench.report import FORMATS
 
@@ -59,8 +59,9 @@ def planned_exports(formats: Sequence[str] | None, outputs: Sequence[Path] | Non
         if path.is_dir():
             raise UserError("a folder", where=f"-o {path}", accepted="a file")
         planned.append((name, None if str(path) == "-" else path))
-    if sum(path is None for _, path in planned) > 1:
-        raise UserError("more than one format on stdout", where="-o", accepted="a file for each format")
+    if sum(path is None for _, path in planned) + as_json > 1:
+        what = f"--json and --format {names[0]}" if as_json else "more than one format"
+        raise UserError(f"{what} on stdout", where="-o", accepted="a file for each format")
     return planned
 
 

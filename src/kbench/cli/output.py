@@ -32,7 +32,9 @@ def stdout_console() -> Console:
     """For results. Not a terminal: no colour, and wide enough that tables are not cut."""
     if sys.stdout.isatty():
         return Console()
-    return Console(width=140, no_color=True, highlight=False, file=cast("IO[str]", _Trimmed(sys.stdout)))
+    file = cast("IO[str]", _Trimmed(sys.stdout))
+    # What CI systems set for colours in their logs (FORCE_COLOR) would else make bold and dim escapes of a pipe's text.
+    return Console(width=140, no_color=True, highlight=False, force_terminal=False, file=file)
 
 
 class _Trimmed:

@@ -10,7 +10,7 @@ from kbench.core import UserError
 from .output import shown, stderr_console
 
 if TYPE_CHECKING:
-    from kbench.suites import Built
+    from kbench.suites import Built, Revision
 
 # The kbench that runs the verb, in place of a revision.
 INSTALLED = "installed"
@@ -28,17 +28,29 @@ def built_revision(name: str, folder: Path | None = None) -> Built:
         UserError: no such revision, or no checkout here.
         BuildFailed: it cannot be built.
     """
-    from kbench.suites import build, find_revision, installed, repository_of
+    from kbench.suites import build, installed
+
+    found = check_revision(name, folder)
+    return installed() if found is None else build(found, tell=tell)
+
+
+def check_revision(name: str, folder: Path | None = None) -> Revision | None:
+    """What ``name`` stands for, looked up only; None for ``installed``.
+
+    Raises:
+        UserError: no such revision, or no checkout here.
+    """
+    from kbench.suites import find_revision, repository_of
 
     if name == INSTALLED:
-        return installed()
+        return None
     repository = repository_of(folder or Path.cwd())
     if repository is None:
         raise UserError(
             "not in a git checkout of kbench", where=str(folder or Path.cwd()),
             accepted=f"a checkout, for revisions; {INSTALLED} is the kbench that runs this",
         )  # fmt: skip
-    return build(find_revision(repository, name), tell=tell)
+    return find_revision(repository, name)
 
 
 def default_revision() -> str:

@@ -13,7 +13,7 @@ from .exports import FormatOption, OutputOption, export_verdicts, planned_export
 from .limits import positive_seconds
 from .options_taken import refuse_untaken
 from .output import print_json, progress_bar, shown, stdout_console
-from .revisions import INSTALLED, built_revision, default_revision, tell
+from .revisions import INSTALLED, built_revision, check_revision, default_revision, tell
 from .track_common import (
     SUITE,
     FilterOption,
@@ -58,7 +58,8 @@ def check(
     max_seconds: Annotated[
         float | None,
         typer.Option(
-            callback=positive_seconds, help="Of pairs of a case, before confirmation. Default: 20, models 100."
+            callback=positive_seconds,
+            help="Of pairs of a case, before confirmation. Default: 20, models 100. Not with a file.",
         ),
     ] = None,
     allow_inconclusive: Annotated[
@@ -79,20 +80,31 @@ def check(
     Example: kbench track check --baseline origin/main
     """
     from kbench.measure import host
+    from kbench.model import describe_gguf, open_gguf
     from kbench.results import Store, by_importance
 
     refuse_untaken(context, _OPERATIONS if model is None else _MODEL, _TAKEN)
-    planned = planned_exports(formats, outputs)
+    planned = planned_exports(formats, outputs, as_json)
     store, plan = Store(), plan_of(margin)
     cells = cells_of(suite, pattern) if model is None else ()
     floor = floor_of(store)
     notes: list[str] = []
     outcomes: list[Outcome] = []
-    candidate = built_revision(rev or default_revision())
-    base, stored = _baseline(baseline, store, notes)
+    candidate_name = rev or default_revision()
+    # Builds take minutes: what is mistaken is told before them.
+    stored = _stored(baseline, model, max_seconds, store) if _is_file(baseline) else []
+    for name in (candidate_name, *(() if stored else (baseline,))):
+        check_revision(name)
     if model is not None:
-        if base is None:
-            raise UserError(f"{baseline} is no revision that can be built", where="--model", accepted="a git revision")
+        describe_gguf(open_gguf(model))
+    candidate = built_revision(candidate_name)
+    base: Built | None = None
+    if not stored:
+        base, stored = _baseline(baseline, model, store, notes)
+        if base is None and max_seconds is not None:
+            notes.append("--max-seconds is of pairs: blocks took the time that they take")
+    if model is not None:
+        assert base is not None  # else there was an error
         rows = [each.row() for each in _engines(model, base, candidate, margin, max_seconds, store)]
     elif base is not None:
         outcomes = _paired(cells, base, candidate, plan, floor, max_seconds, store)
@@ -124,39 +136,62 @@ def check(
     checked_exit(rows, allow_inconclusive=allow_inconclusive)
 
 
-def _baseline(name: str, store: Store, notes: list[str]) -> tuple[Built | None, list[Record]]:
-    """The baseline ready to run, or else its stored records of this host, newest last.
+def _is_file(baseline: str) -> bool:
+    return Path(baseline).suffix == ".jsonl" or Path(baseline).is_file()
+
+
+def _stored(name: str, model: Path | None, max_seconds: float | None, store: Store) -> list[Record]:
+    """The records of a file, newest last.
 
     Raises:
-        UserError: no such revision or file.
-        BuildFailed: it cannot be built, and nothing is stored of it.
+        UserError: no such file, or an option that does nothing to stored blocks.
         InvalidEnvironment: the records are another machine's.
     """
     from kbench.measure import host
-    from kbench.results import Store, blocks_of, hosts_differ, one_host, read_records
+    from kbench.results import blocks_of, hosts_differ, one_host, read_records
+
+    if model is not None:
+        raise UserError(f"{name} is no revision", where="--model", accepted="a baseline that can be built")
+    if max_seconds is not None:
+        raise UserError(f"{name} holds stored blocks, and no pairs are taken", where="--max-seconds",
+                        accepted="a baseline that is a revision")  # fmt: skip
+    records = read_records(Path(name))
+    theirs = one_host(blocks_of(records), name)
+    if theirs != host().host_id:
+        differ = hosts_differ(Path(name), store.root / host().host_id / "host.json")
+        raise InvalidEnvironment(
+            f"its records are of host {theirs}, this is {host().host_id}", where=name, accepted="this machine's",
+            todo="; ".join(differ),
+        )  # fmt: skip
+    return records
+
+
+def _baseline(
+    name: str, model: Path | None, store: Store, notes: list[str]
+) -> tuple[Built | None, list[Record]]:  # fmt: skip
+    """The baseline ready to run, or else its stored records of this host, newest last.
+
+    Raises:
+        UserError: no such revision.
+        BuildFailed: it cannot be built, and nothing is stored of it that takes its place.
+    """
+    from kbench.measure import host
+    from kbench.results import Store, blocks_of
     from kbench.suites import BuildFailed, find_revision, repository_of
 
-    path = Path(name)
-    if path.suffix == ".jsonl" or path.is_file():
-        records = read_records(path)
-        theirs = one_host(blocks_of(records), name)
-        if theirs != host().host_id:
-            differ = hosts_differ(path, store.root / host().host_id / "host.json")
-            raise InvalidEnvironment(
-                f"its records are of host {theirs}, this is {host().host_id}", where=name, accepted="this machine's",
-                todo="; ".join(differ),
-            )  # fmt: skip
-        return None, records
     try:
         return built_revision(name), []
     except BuildFailed as error:
+        if model is not None:  # a model's speed is told by pairs alone
+            raise
         repository = repository_of(Path.cwd())
         assert repository is not None  # else there was nothing to build
         commit = find_revision(repository, name).commit
-        # Baselines may be committed beside the code; scratch results are the store's own.
+        # Baselines may be committed beside the code; scratch results are the store's own, which may be the same folder.
+        roots = dict.fromkeys(root.resolve() for root in (repository / "results", store.root))
         records = [
             record
-            for one in (Store(repository / "results"), store)
+            for one in map(Store, roots)
             for record in one.find(host_id=host().host_id, commit=commit, status="ok")
         ]
         if not blocks_of(records):
@@ -184,10 +219,8 @@ def _paired(
 def _engines(
     model: Path, base: Built, candidate: Built, margin: float | None, max_seconds: float | None, store: Store
 ) -> list[Outcome]:
-    from kbench.model import describe_gguf, open_gguf
     from kbench.suites import Workload, compare_engines, engine_plan, revision_engines
 
-    describe_gguf(open_gguf(model))  # a file that is not there, or none, is told before anything starts
     threads, workload = default_threads(), Workload()
     sides = revision_engines(base, candidate, model, threads, workload)
     options: dict[str, Any] = {} if max_seconds is None else {"max_seconds": max_seconds}

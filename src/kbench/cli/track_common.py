@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,14 +52,15 @@ def floor_of(store: Store) -> NoiseFloor:
 
 
 def recorded(recorder: Any, cells: Sequence[Cell], store: Store, suite: str) -> list[Record]:
+    from kbench.suites import load_suite
+
     with progress_bar() as bar:
         task = bar.add_task("record", total=None)
 
         def progress(done: int, total: int, what: str) -> None:
             bar.update(task, completed=done, total=total, description=what[:70] or "record")
 
-        name = Path(suite).stem if suite.endswith((".yaml", ".yml")) else suite
-        found: list[Record] = recorder.record(cells, store, suite=name, progress=progress)
+        found: list[Record] = recorder.record(cells, store, suite=load_suite(suite).name, progress=progress)
         return found
 
 

@@ -58,15 +58,21 @@ def history(
     )
     from kbench.suites import matches
 
-    planned = planned_exports(formats, outputs)
+    planned = planned_exports(formats, outputs, as_json)
     if not 0 < min_magnitude < 100:
         raise UserError(f"{min_magnitude:g}", where="--min-magnitude", accepted="percent, above 0 and below 100")
     roots = results or [default_root()]
     for root in roots:
         if results and not root.is_dir():
             raise UserError("no such folder", where=str(root), accepted="a folder of records: HOST/*.jsonl")
+    if not repository.is_dir():
+        raise UserError("no such folder", where=f"--repo {repository}", accepted="a checkout of what was measured")
+    if marks is not None and not marks.is_file():
+        raise UserError("no such file", where=f"--marks {marks}", accepted="what kbench track mark writes")
     name = branch or usual_branch(repository)
     commits = branch_commits(repository, name) if name else None
+    if branch and commits is None:
+        raise UserError("not in a git repository", where=f"--branch {branch}", todo="--repo FOLDER, a checkout")
     commits = commits[-last:] if commits else None
     records = [record for root in roots for record in Store(root).read(host_id or None) if matches(record.key, pattern)]
     known = load_marks(marks) if marks else [mark for root in roots for mark in load_marks(root / MARKS_NAME)]

@@ -74,6 +74,9 @@ def compared_exit(rows: Sequence[VerdictRow], fail: bool) -> None:
         disturbed = [row for row in rows if row.status == "disturbed"]
         if disturbed:
             raise InvalidEnvironment(disturbed[0].reason, where=disturbed[0].case, todo="a quiet machine")
+        slow = [row for row in rows if row.status == "slow"]
+        if slow:  # the reason says which --max-seconds would do
+            raise Inconclusive(slow[0].reason, where=slow[0].case)
         raise UserError("nothing could be compared", where=rows[0].case, accepted="shapes that both sides run",
                         todo=rows[0].reason)  # fmt: skip
     slower = [row for row in judged if row.verdict == "REGRESSED"]
@@ -98,13 +101,14 @@ def checked_exit(rows: Sequence[VerdictRow], *, allow_inconclusive: bool = False
     if disturbed and not allow_inconclusive:
         raise InvalidEnvironment(f"{plural(len(disturbed), 'case')} could not be judged: {disturbed[0].reason}",
                                  where=disturbed[0].case, todo="run it again on a quiet machine")  # fmt: skip
+    slow = [row for row in rows if row.status == "slow"]
     if disturbed and not judged:
         return
-    if not judged:
+    if not judged and not slow:
         reason = next((row.reason for row in rows if row.reason), "")
         raise InvalidEnvironment("no case could be compared", accepted="cases that both sides have", todo=reason)
     unknown = [row for row in judged if row.verdict == "INCONCLUSIVE" and not row.not_worse]
-    unknown += [row for row in rows if row.status == "slow"]
+    unknown += slow
     if unknown and not allow_inconclusive:
         raise Inconclusive(
             f"{len(unknown)} of {plural(len(rows), 'case')} not known: {unknown[0].reason}", where=unknown[0].case,
