@@ -104,6 +104,19 @@ def test_the_document_says_the_same() -> None:
         assert f"| `{package}` |" in text
 
 
+def test_planning_waits_for_nothing_that_it_does_not_use() -> None:
+    """Each takes as long to load as all of a plan takes to make: torch, scipy's optimizers, Optuna."""
+    code = (
+        "import sys, kbench.tuner.placement as p, kbench.report; from kbench.tuner.column import Column\n"
+        "from kbench.cli.main import build_app; build_app()\n"
+        "columns = (Column((0,), 0, (2.0, 2.0), (9, 0)), Column((1,), 1, (1.0, 1.0), (0, 9)))\n"
+        "assert p.solve(p.PlacementProblem((columns,), (0, 0), (99, 9))).seconds == 3.0\n"
+        "print(*[m for m in ('torch', 'scipy', 'optuna', 'transformers', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize("module", ["kbench", "kbench.pytest_plugin"])
 def test_import_kbench_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in ('torch', 'triton', 'numpy') if m in sys.modules])"

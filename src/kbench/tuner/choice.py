@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from .cell_space import THREADS, Setting
 from .cost_model import MEASURED, WORTH_FEWER_THREADS, Cost, Roof
 from .module_group import Measured, ModuleGroup, Part
 from .ranking import Ranking
-from .search import Searched
+
+if TYPE_CHECKING:
+    from .search import Searched  # loads Optuna, which who does not search need not wait for
 
 # Kernel parameters are written into rules only where they gain this much: the margin below which two kernels count as
 # equally fast.
@@ -29,7 +32,7 @@ _FASTEST, _FASTEST_OF_MANY = 6, 3
 Values = Mapping[str, "int | str"]
 
 # One record more of a space: it is measured, or an error says that it cannot be.
-MeasureSetting = Callable[[Searched, Setting], "Record | None"]
+MeasureSetting = Callable[["Searched", Setting], "Record | None"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,44 +1,33 @@
 """Exact placement: one column for every stage, least time, under every device's memory budget.
 
-Layers that cost the same are interchangeable, and a solver could spend its life telling their permutations apart.
-Therefore columns are counted by stage type, and only the path of the hidden state is kept layer by layer:
-
     p[s, i, o]  in {0, 1}   the hidden state enters stage s on device i and leaves it on device o
-    n[t, i, c]  integer     how many stages of type t run column c, entered from device i
+    n[s, i, c]  in {0, 1}   stage s runs column c, entered from device i
 
-    minimise    sum of seconds[t,i,c] * n[t,i,c]  +  price of the bytes
+    minimise    sum of seconds[s,i,c] * n[s,i,c]  +  price of the bytes
     such that   p is a path from the first stage to the last
-                for every t, i, o:  sum of n over the columns that leave on o  =  sum of p over the stages of type t
-                the bytes of the counted columns fit each device's capacity
+                for every s, i, o:  sum of n over the columns that leave on o  =  p[s,i,o]
+                the bytes of the chosen columns fit each device's capacity
                 a shared tensor's bytes count once on each device that uses it
 
-Any solution deals its columns out to the stages of the path, so the optimum is that of placing every unit of every
-layer on its own. Memory rows are added only when the optimum without them breaks them: a relaxation whose optimum is
-feasible has found the optimum.
+Without the memory's rows that is a shortest path. With rows for one or two devices it is a shortest path with limits,
+which ``labels`` solves; for more of them, or where it does not come to an end, ``milp`` does. Rows are added only when
+the optimum without them breaks them: a relaxation whose optimum is feasible has found the optimum.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_matrix
-
-from .column import Column, undominated
-
-# Rows of memory are written in MiB: HiGHS keeps rows to an absolute 1e-6 of their unit, which then is one byte.
-_MIB = float(1 << 20)
-
-# The objective is scaled so that the whole workload is about this much: HiGHS stops at an absolute gap of 1e-6, which
-# then is a billionth of the time.
-_SCALE = 1000.0
-
+from .arcs import Arcs, few_shared
+from .column import Column
+from .labels import shortest
 
 Types = tuple[tuple[Column, ...], ...]
-# By stage type, columns with the device that they are entered from.
-Menu = tuple[tuple[tuple[int, Column], ...], ...]
+
+# Labels are compared in what they need of each scarce device; with a third hardly any is worse than another.
+_MOST_SCARCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class PlacementProblem:
         shared_bytes: of each shared tensor.
         price: seconds a byte, by device: what a byte must save to be worth its memory.
         first: device index where the first stage's input lies.
-        menus: what of ``types`` can be optimal, by what is scarce: found once for all capacities.
+        prepared: arcs of ``types`` by what is scarce, found once for all capacities.
     """
 
     types: Types
@@ -61,7 +50,7 @@ class PlacementProblem:
     shared_bytes: tuple[tuple[str, int], ...] = ()
     price: tuple[float, ...] = ()
     first: int = 0
-    menus: dict[object, tuple[Types, Menu]] = field(default_factory=dict, compare=False, repr=False)
+    prepared: dict[object, tuple[Types, Arcs | None]] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,120 +124,38 @@ def _solve(
     problem: PlacementProblem, tight: Sequence[int], time_limit_seconds: float, gap: float
 ) -> tuple[list[Column], str, float] | None:
     """Solves with memory rows for the devices in ``tight`` only."""
-    devices = range(len(problem.capacity))
-    price = problem.price or (0.0,) * len(devices)
-    scarce = sorted({*tight, *(d for d in devices if price[d] > 0)})
-    options = _menu(problem, tuple(scarce))
-    model = _Model()
-    path = [
-        {(i, o): model.variable(1 if position or i == problem.first else 0) for i in devices for o in devices}
-        for position in range(len(problem.chain))
-    ]
-    for position, edges in enumerate(path):
-        model.row(dict.fromkeys(edges.values(), 1.0), 1.0, 1.0)
-        if position:
-            for d in devices[:-1]:  # the last device's row follows from the others
-                entering = {edges[d, o]: -1.0 for o in devices}
-                model.row({**entering, **{path[position - 1][i, d]: 1.0 for i in devices}}, 0.0, 0.0)
-    counts: list[list[int]] = []
-    for kind, pairs in enumerate(options):
-        members = [position for position, other in enumerate(problem.chain) if other == kind]
-        own = [
-            model.variable(
-                len(members), column.seconds[entry] + sum(p * b for p, b in zip(price, column.n_bytes, strict=True))
-            )
-            for entry, column in pairs
-        ]
-        counts.append(own)
-        for i in devices:
-            for o in devices:
-                row = {at: 1.0 for at, (entry, c) in zip(own, pairs, strict=True) if (entry, c.exit) == (i, o)}
-                model.row({**row, **{path[position][i, o]: -1.0 for position in members}}, 0.0, 0.0)
-    sizes = dict(problem.shared_bytes)
-    shared = sorted({use for columns in problem.types for column in columns for use in column.shared})
-    shared_at = {use: model.variable(1, price[use[1]] * sizes[use[0]]) for use in shared}
-    for use, at in shared_at.items():
-        for kind, pairs in enumerate(options):
-            row = {n: 1.0 for n, (_, column) in zip(counts[kind], pairs, strict=True) if use in column.shared}
-            if row:
-                model.row({**row, at: -float(problem.chain.count(kind))}, -np.inf, 0.0)
-    for d in tight:
-        row = {
-            n: column.n_bytes[d] / _MIB
-            for own, pairs in zip(counts, options, strict=True)
-            for n, (_, column) in zip(own, pairs, strict=True)
-        }
-        row.update({at: sizes[name] / _MIB for (name, where), at in shared_at.items() if where == d})
-        model.row(row, -np.inf, problem.capacity[d] / _MIB)
-
-    outcome = model.solve(_SCALE / _typical(problem), time_limit_seconds, gap)
-    if outcome is None:
-        return None
-    values, status, proven = outcome
-    # Deal the counted columns out along the path, in the order in which the stages come.
-    left = [[round(values[n]) for n in own] for own in counts]
-    chosen = []
-    for position, kind in enumerate(problem.chain):
-        edge = next(edge for edge, at in path[position].items() if values[at] > 0.5)
-        at = next(
-            index
-            for index, (entry, column) in enumerate(options[kind])
-            if (entry, column.exit) == edge and left[kind][index]
-        )
-        left[kind][at] -= 1
-        chosen.append(options[kind][at][1])
-    return chosen, status, proven
+    started = time.monotonic()
+    arcs = _arcs(problem, tuple(tight)) if len(tight) <= _MOST_SCARCE else None
+    if arcs is None:
+        return _by_milp(problem, tight, time_limit_seconds, gap)
+    found = shortest(arcs, time_limit_seconds, gap)
+    columns = None if found.path is None else arcs.columns(found.path)
+    if found.gap <= gap:
+        return None if columns is None else (columns, "optimal", found.gap)
+    left = time_limit_seconds - (time.monotonic() - started)
+    other = _by_milp(problem, tight, left, gap) if left > 0 else None
+    if other is None or columns is None:
+        return other if columns is None else (columns, "time limit", found.gap)
+    ours, theirs = (priced(problem, *evaluate(problem, of)) for of in (columns, other[0]))
+    best, chosen = min((ours, columns), (theirs, other[0]), key=lambda pair: pair[0])
+    # Each has proven what nothing can be below.
+    proven = 1 - max(ours * (1 - found.gap), theirs * (1 - other[2])) / best if best else 0.0
+    return chosen, "optimal" if proven <= gap or other[1] == "optimal" else "time limit", max(0.0, proven)
 
 
-def _menu(problem: PlacementProblem, scarce: tuple[int, ...]) -> Menu:
-    key = id(problem.types), scarce
-    if key not in problem.menus:
-        devices = range(len(problem.capacity))
-        menu = tuple(
-            tuple((entry, column) for entry in devices for column in undominated(columns, scarce, entry))
-            for columns in problem.types
-        )
-        problem.menus[key] = problem.types, menu  # kept beside it, so that no other types get their id
-    return problem.menus[key][1]
+def _by_milp(
+    problem: PlacementProblem, tight: Sequence[int], time_limit_seconds: float, gap: float
+) -> tuple[list[Column], str, float] | None:
+    from .milp import solve_milp  # loads scipy's optimizers, which hardly any problem needs: 0.3 s of every start
+
+    return solve_milp(problem, tight, time_limit_seconds, gap)
 
 
-class _Model:
-    """Variables and rows of an integer programme, as they are collected."""
-
-    def __init__(self) -> None:
-        self.upper: list[float] = []
-        self.cost: list[float] = []
-        self.rows: list[tuple[dict[int, float], float, float]] = []
-
-    def variable(self, upper: float, cost: float = 0.0) -> int:
-        self.upper.append(upper)
-        self.cost.append(cost)
-        return len(self.upper) - 1
-
-    def row(self, coefficients: dict[int, float], low: float, high: float) -> None:
-        self.rows.append((coefficients, low, high))
-
-    def solve(self, scale: float, time_limit_seconds: float, gap: float) -> tuple[list[float], str, float] | None:
-        n = len(self.upper)
-        values = [value for row, _, _ in self.rows for value in row.values()]
-        indices = [index for row, _, _ in self.rows for index in row]
-        ends = np.cumsum([0] + [len(row) for row, _, _ in self.rows])
-        matrix = csr_matrix((values, indices, ends), shape=(len(self.rows), n))
-        low, high = (np.array([row[side] for row in self.rows]) for side in (1, 2))
-        result = milp(
-            np.array(self.cost) * scale,
-            integrality=np.ones(n),
-            bounds=Bounds(np.zeros(n), np.array(self.upper)),
-            constraints=LinearConstraint(matrix, low, high),
-            options={"time_limit": time_limit_seconds, "mip_rel_gap": gap},
-        )
-        if result.x is None:
-            return None
-        proven = float(result.mip_gap) if result.mip_gap is not None else 0.0
-        return [float(x) for x in result.x], "optimal" if result.status == 0 else "time limit", proven
-
-
-def _typical(problem: PlacementProblem) -> float:
-    """The time of the workload with each stage at its fastest: a lower bound, for scaling."""
-    least = [min((min(column.seconds) for column in columns), default=0.0) for columns in problem.types]
-    return sum(least[kind] for kind in problem.chain) or 1.0
+def _arcs(problem: PlacementProblem, scarce: tuple[int, ...]) -> Arcs | None:
+    """None where too much is shared for them."""
+    key = id(problem.types), problem.price, scarce, problem.first
+    if key not in problem.prepared:
+        arcs = Arcs(problem, scarce) if few_shared(problem) else None
+        problem.prepared[key] = problem.types, arcs  # beside it, so that no other types get their id
+    arcs = problem.prepared[key][1]
+    return arcs and arcs.within(problem.capacity)
