@@ -147,6 +147,7 @@ def _fields(model: str, session: Session, result: Generation, seconds: list[floa
         "kv_bytes": report.kv_bytes,
         "load_seconds": report.seconds,
         "traffic": session.traffic.plain(),
+        "carriers": {ends: {"by": name, "why": why} for ends, (name, why) in report.carriers.items()},
         "stand_ins": dict(report.stand_ins),
         "rounded": opt.rounded_plain(session),
     }

@@ -200,7 +200,10 @@ def device_lines(session: Session) -> list[str]:
     ]
     for entry in session.traffic.plain():
         moved = f"{plural(int(str(entry['calls'])), 'time')}, {format_bytes(int(str(entry['bytes'])))}"
-        lines.append(f"moved {entry['what']} {entry['src']} -> {entry['dst']} {moved}")
+        ends = f"{entry['src']} -> {entry['dst']}"
+        name, why = session.report.carriers.get(ends, ("", ""))
+        by = f", by {name}" + (f": {why}" if why else "") if name else ""
+        lines.append(f"moved {entry['what']} {ends} {moved}{by}")
     return lines
 
 

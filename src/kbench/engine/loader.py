@@ -187,6 +187,7 @@ def _load(
         (program, lowered(program.phase, program.tokens, "last", assignment if program.swaps else resident))
         for program in programs(descriptor, context, chunk, threshold, sequences, options.overflow)
     ]
+    carriers = {} if group is None else group.connect([call for _, calls in plans for call in calls], devices)
     store = WeightStore(gguf, devices) if weights is None else weights
     if store.devices != devices:
         raise UserError("weights that were packed for other devices", where="weights", accepted="the same alias")
@@ -266,8 +267,9 @@ def _load(
 
     workspace = sum(need.workspace for need in needs.values())
     report = LoadReport(
-        file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds, choice.stand_ins, resident, store.rounded
-    )
+        file_bytes, store.n_bytes, cache.n_bytes, workspace, seconds, choice.stand_ins, resident, store.rounded,
+        {f"{src} -> {dst}": told for (src, dst), told in carriers.items()},
+    )  # fmt: skip
     return Session(
         descriptor,
         tokenizer,

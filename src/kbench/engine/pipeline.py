@@ -7,26 +7,33 @@ has the conversation: before each step it tells the others which program to run 
     host 0   tell │ embedding, layers 0..n │ send x ────────┐                     ┌─> logits, sampling
     host 1        │                        │ wait for tell  └─> layers n.., norm, lm_head │ send logits
 
-The launcher's variables are torchrun's: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``. Messages go by
-gloo, in host memory. Nothing is encrypted or authenticated: a network of one's own.
+The launcher's variables are torchrun's: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``. What host 0 tells
+goes by gloo, in host memory; activations do too, but between two GPUs that NCCL connects (``links``). Nothing is
+encrypted or authenticated: a network of one's own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kbench.core import InvalidEnvironment, OpCall, Phase, UserError
+from kbench.core import Device, InvalidEnvironment, OpCall, Phase, UserError
 from kbench.kernels import Spans
 
+from .devices import DeviceMap
 from .kept import KEEPS
 from .kv_cache import KvCache
+from .links import GLOO, NCCL, End, Links, Pair, boundary, carrier, end_of, first_line
+
+if TYPE_CHECKING:
+    import torch
 
 TokenArray = npt.NDArray[np.int32]
 _BUILD, _RUN, _STOP, _FORK = 1, 2, 3, 4
@@ -60,31 +67,99 @@ class HostGroup:
 
         self.host, self.n_hosts, self._dist, self._open = host, n_hosts, dist, True
         self._sending: list[tuple[Any, Any]] = []
+        self._links: Links | None = None
         self._n_programs = 0
         try:
             dist.init_process_group("gloo", rank=host, world_size=n_hosts, timeout=_PATIENCE)
         except (RuntimeError, ValueError) as error:
             raise InvalidEnvironment(
-                f"the other hosts cannot be reached: {str(error).splitlines()[0]}",
+                f"the other hosts cannot be reached: {first_line(error)}",
                 where="MASTER_ADDR, MASTER_PORT",
                 todo="start one process a host, e.g. torchrun --nproc-per-node 2 --no-python kbench generate ...",
             ) from None
+
+    def connect(
+        self, calls: Sequence[OpCall], devices: DeviceMap, environment: Mapping[str, str] = os.environ
+    ) -> dict[Pair, tuple[str, str]]:
+        """Before weights are read: makes sure that every host lowered ``calls``, and connects those GPUs that NCCL can.
+
+        Returns:
+            For each two devices that values cross between: what carries them, and why it is not NCCL if it is not.
+
+        Raises:
+            UserError: another host has another model, or other rules or options.
+            InvalidEnvironment: NCCL cannot connect two; another host has gone.
+        """
+        self._agree(digest(calls))
+        pairs = boundary(calls)
+        ends = self._ends(pairs, devices, environment)
+        carriers = {pair: carrier(pair, ends[pair[0]], ends[pair[1]]) for pair in pairs}
+        direct = [pair for pair, (name, _) in carriers.items() if name != GLOO]
+        if direct:
+            # Without them nobody listens any more: close would wait for the others.
+            self._open = False
+            self._links = Links(direct, devices, NCCL)
+            self._open = True
+        return carriers
+
+    def _agree(self, mine: int) -> None:
+        import torch
+
+        told = [torch.zeros(1, dtype=torch.int64) for _ in range(self.n_hosts)]
+        with _others():
+            self._dist.all_gather(told, torch.tensor([mine]))
+        others = [host for host, number in enumerate(told) if int(number) != int(told[0])]
+        if others:
+            self._leave()
+            raise _another_model(others)
+
+    def _ends(self, pairs: Sequence[Pair], devices: DeviceMap, environment: Mapping[str, str]) -> dict[Device, End]:
+        """What each device of ``pairs`` is, as its host tells."""
+        import torch
+
+        found = list(dict.fromkeys(device for pair in pairs for device in pair))
+        rows = np.zeros((len(found), 2), np.int64)
+        for row, device in zip(rows, found, strict=True):
+            if devices.is_local(device):
+                end = end_of(device, devices, environment)
+                row[:] = end.gpu, end.nccl
+        if found:
+            with _others():  # a sum of what one host knows and zeros of the others
+                self._dist.all_reduce(torch.from_numpy(rows))
+        return {device: End(gpu, bool(nccl)) for device, (gpu, nccl) in zip(found, rows.tolist(), strict=True)}
+
+    def direct(self, src: Device, dst: Device) -> bool:
+        return self._links is not None and (src, dst) in self._links
+
+    def send_tensor(self, tensor: torch.Tensor, src: Device, dst: Device) -> None:
+        assert self._links is not None
+        self._links.send(tensor, src, dst)
+
+    def receive_tensor(self, tensor: torch.Tensor, src: Device, dst: Device) -> None:
+        assert self._links is not None
+        with _others():
+            self._links.receive(tensor, src, dst)
 
     def send(self, array: npt.NDArray[Any], host: int, tag: int) -> None:
         import torch
 
         message = torch.from_numpy(np.ascontiguousarray(array))
-        self._sending.append((self._dist.isend(message, host, tag=tag), message))
+        with _others():
+            self._sending.append((self._dist.isend(message, host, tag=tag), message))
 
     def receive(self, array: npt.NDArray[Any], host: int, tag: int) -> None:
         import torch
 
-        self._dist.recv(torch.from_numpy(array), host, tag=tag)
+        with _others():
+            self._dist.recv(torch.from_numpy(array), host, tag=tag)
 
     def finish(self) -> None:
-        """Returns once everything that was sent has left."""
-        for handle, _ in self._sending:
-            handle.wait()
+        """Returns once everything that was sent from host memory has left."""
+        with _others():
+            for handle, _ in self._sending:
+                handle.wait()
+            if self._links is not None:
+                self._links.finish()
         self._sending.clear()
 
     def announce(
@@ -110,10 +185,14 @@ class HostGroup:
     def close(self) -> None:
         """Host 0: ends the others' ``serve``. Leaves the group."""
         if self._open:
-            self._open = False
             if not self.host:
-                self._tell(_STOP, 0, 0, 0)
-            self._dist.destroy_process_group()
+                with contextlib.suppress(InvalidEnvironment):  # those that have gone need not be told
+                    self._tell(_STOP, 0, 0, 0)
+            self._leave()
+
+    def _leave(self) -> None:
+        self._open = False
+        self._dist.destroy_process_group()
 
     def _tell(self, command: int, *numbers: int) -> None:
         self._broadcast(np.array([command, *numbers, 0], np.int64))
@@ -121,7 +200,8 @@ class HostGroup:
     def _broadcast(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         import torch
 
-        self._dist.broadcast(torch.from_numpy(array), 0)
+        with _others():
+            self._dist.broadcast(torch.from_numpy(array), 0)
         return array
 
     def serve(self, build: Build, cache: KvCache) -> None:
@@ -139,10 +219,7 @@ class HostGroup:
                 phase, logits, keep = _PHASES[first % 2], _LOGITS[first // 2 % 2], KEEPS[first // 4]
                 programs.append(build(phase, second, logits, keep))
                 if programs[-1].digest != third:
-                    raise UserError(
-                        f"host {self.host} would run another model than host 0",
-                        accepted="the same file, rules and options on every host",
-                    )
+                    raise _another_model([self.host])
                 continue
             if command == _FORK:
                 cache.fork(first, second)
@@ -155,8 +232,26 @@ class HostGroup:
                     cache.truncate(position, sequence)
             programs[first].run(ids, spans)
             cache.advance(spans.tolist())
-        self._open = False
-        self._dist.destroy_process_group()
+        self._leave()
+
+
+def _another_model(hosts: Sequence[int]) -> UserError:
+    names = ", ".join(map(str, hosts))
+    return UserError(
+        f"host {names} would run another model than host 0", accepted="the same file, rules and options on every host"
+    )
+
+
+@contextlib.contextmanager
+def _others() -> Iterator[None]:
+    """Around what needs the other hosts: that one of them has ended is no error of this one's."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise InvalidEnvironment(
+            f"another host has ended: {first_line(error)}",
+            todo="what it printed says why; start all of them again",
+        ) from None
 
 
 def join_hosts(environment: Mapping[str, str] = os.environ) -> HostGroup | None:

@@ -3,6 +3,9 @@
 A call on an accelerator returns before it is done; one on the CPU does not. So what accelerators can do now is issued
 first, and the CPU's work runs meanwhile: shared experts on a GPU beside routed experts on the CPU. Values are sent as
 soon as they are made, and waited for as late as possible. Calls on one device alone keep their order.
+
+What goes to another host leaves in the lowered order, which is that in which it is waited for there: not every network
+tells messages apart. No host waits for ever: one that waits has issued all that comes earlier in the lowered list.
 """
 
 from __future__ import annotations
@@ -55,12 +58,17 @@ def schedule(calls: Sequence[OpCall], devices: DeviceMap) -> list[Item]:
 def _ordered(items: Sequence[Item], devices: DeviceMap) -> list[Item]:
     makers: dict[str, int] = {}
     sends: dict[int, int] = {}
+    last_to: dict[int, int] = {}
     waiting = [0] * len(items)
     readers: list[list[int]] = [[] for _ in items]
     for index, item in enumerate(items):
         needed = [makers[name] for name in item.call.inputs if name in makers and item.what != RECEIVE]
         if item.what == RECEIVE and item.number in sends:
             needed.append(sends[item.number])
+        host = item.call.device.host
+        if item.what == SEND and not devices.is_local(item.call.device):
+            needed += [last_to[host]] if host in last_to else []
+            last_to[host] = index
         for maker in set(needed):
             readers[maker].append(index)
             waiting[index] += 1

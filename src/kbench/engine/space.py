@@ -111,8 +111,17 @@ class Network(Protocol):
     def receive(self, array: npt.NDArray[Any], host: int, tag: int) -> None:
         """Returns once ``array`` is filled."""
 
+    def direct(self, src: Device, dst: Device) -> bool:
+        """Whether tensors go from ``src`` to ``dst`` as they are, not through host memory."""
+
+    def send_tensor(self, tensor: torch.Tensor, src: Device, dst: Device) -> None:
+        """Queues sending behind the device's work so far; ``tensor`` is not changed afterwards."""
+
+    def receive_tensor(self, tensor: torch.Tensor, src: Device, dst: Device) -> None:
+        """Queues filling ``tensor`` before the device's work from now on. In the order in which they were sent."""
+
     def finish(self) -> None:
-        """Returns once everything that was sent has left."""
+        """Returns once everything that was sent from host memory has left."""
 
 
 class Transfer:
@@ -131,6 +140,7 @@ class Transfer:
         self.call, self._number, self._src, self._dst = call, number, src, call.device
         self._from, self._to = slots.get(call.inputs[0]), slots.get(call.outputs[0].name)
         self._traffic, self._network = traffic, network
+        self._direct = network is not None and network.direct(self._src, self._dst)
         self._staging: Any = None
         self._mark: Mark | None = None
 
@@ -138,6 +148,10 @@ class Transfer:
         slot = self._from
         assert slot is not None
         queue = slot.space.queue
+        if self._direct:
+            queue.submit(lambda: self._send_tensor(slot, n_tokens))
+            self._traffic.add(VALUES, self._src, self._dst, slot.n_bytes(n_tokens))
+            return
         to = self._to.space if self._to is not None else None
         if slot.space.in_host_memory and (to is None or to.in_host_memory):
             staging = np.empty_like(slot.view(n_tokens))
@@ -152,6 +166,15 @@ class Transfer:
             array = self._staging if isinstance(self._staging, np.ndarray) else self._staging.numpy()
             self._network.send(array, self._dst.host, self._number)
             self._traffic.add(VALUES, self._src, self._dst, array.nbytes)
+
+    def _send_tensor(self, slot: Slot, n_tokens: int) -> None:
+        assert self._network is not None
+        # A copy: the arena's bytes are others' soon, and it takes as long as the receiver until they have left.
+        self._network.send_tensor(slot.tensor(n_tokens).clone(), self._src, self._dst)
+
+    def _receive_tensor(self, slot: Slot, n_tokens: int) -> None:
+        assert self._network is not None
+        self._network.receive_tensor(slot.tensor(n_tokens), self._src, self._dst)
 
     def _stage_tensor(self, slot: Slot, to: Space | None, n_tokens: int) -> None:
         """Between a GPU and the host through pinned memory, between GPUs through memory of the sender."""
@@ -172,6 +195,10 @@ class Transfer:
         slot = self._to
         assert slot is not None
         queue = slot.space.queue
+        if self._direct:
+            queue.submit(lambda: self._receive_tensor(slot, n_tokens))
+            self._traffic.add(VALUES, self._src, self._dst, slot.n_bytes(n_tokens))
+            return
         if self._from is None:  # from another host
             assert self._network is not None
             staging = np.empty(slot.n_bytes(n_tokens), np.uint8).view(_DTYPES[slot.value.dtype])
