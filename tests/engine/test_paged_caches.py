@@ -12,7 +12,7 @@ import pytest
 from hf_oracle import relative_error
 
 from kbench.core import CPU, Device, Placement, UserError
-from kbench.engine import Session, load_model
+from kbench.engine import Generation, Session, generate, generate_batch, load_model
 from kbench.engine.placed_caches import PlacedCaches
 from kbench.engine.planned import PlannedExecutable
 from kbench.kernels import PAGE_TOKENS
@@ -151,6 +151,39 @@ def test_where_pages_are_short_nothing_is_added(get: Get) -> None:
     assert used(session) == [3]
     with pytest.raises(UserError, match=r"1\.\.16777216"):
         load(get("qwen3"), cache_tokens=0)
+
+
+def answers(session: Session, prompts: list[list[int]], n: int) -> list[tuple[list[int], str]]:
+    return [(out.ids, out.stop) for out in generate_batch(session, prompts, max_tokens=n, ignore_eos=True)]
+
+
+def test_where_pages_run_short_answers_wait_for_each_other(get: Get) -> None:
+    """What is put back is prefilled again, and goes on as if it had been let through; then all pages are free."""
+    prompts, n = [ids(1, 60), ids(2, 100), ids(3, 5)], 70
+    right = answers(load(get("qwen3"), sequences=3), prompts, n)
+    assert [stop for _, stop in right] == ["max tokens"] * 3
+    for pages in (3, 4, 5):  # the three together come to need 3 + 3 + 2; the second alone fills 3
+        session = load(get("qwen3"), sequences=3, cache_tokens=pages * PAGE_TOKENS)
+        prefilled = session.timings.prefill_tokens
+        assert answers(session, prompts, n) == right
+        again = session.timings.prefill_tokens - prefilled - sum(map(len, prompts))
+        assert again > 0, "somebody was put back"
+        assert session.sequences == (0,) and used(session) == [0]
+
+
+def test_an_answer_ends_where_its_pages_do(get: Get) -> None:
+    session = load(get("qwen3"), sequences=2, cache_tokens=2 * PAGE_TOKENS)
+    alone = Generation()
+    list(generate(session, ids(1, 100), max_tokens=50, ignore_eos=True, result=alone))
+    # 100 and 28 fill two pages; the last token of all is not written.
+    assert (len(alone.ids), alone.stop, session.position) == (29, "context", 128)
+    assert answers(session, [ids(1, 100), ids(1, 100)], 50) == [(alone.ids, "context")] * 2
+    # They begin together, a page each; the second is put back, and is alone when its second page is full.
+    short = ids(1, 10)
+    (first, stop), (second, second_stop) = answers(session, [short, short], 200)
+    assert first == second and len(first) == 119 and stop == second_stop == "context"
+    with pytest.raises(UserError, match="3 pages of 64 tokens are needed and 2 of 2 are free: 1 short"):
+        generate_batch(session, [short, ids(1, 129)], done=lambda *_: pytest.fail("an answer was made"))
 
 
 @pytest.mark.parametrize("name", MODELS)

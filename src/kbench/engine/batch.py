@@ -28,6 +28,9 @@ def generate_batch(
     """Continues each of ``prompts``, as many at a time as the session has sequences, one token of each a step; when one
     ends, the next prompt takes its place. What the session held before is forgotten.
 
+    Where the sequences share pages (``cache_tokens``) and none is left for a step, the answer that began last is put
+    back: its tokens are prefilled again when another has ended. One that is alone ends there (``context``).
+
     Args:
         sampling: with a seed, prompt ``i`` draws with ``seed + i``.
         done: told each answer's number when it is complete.
@@ -42,9 +45,12 @@ def generate_batch(
         answers.append(Answer(session.tokenizer, prompt, own, max_tokens, out, stop=stop, ignore_eos=ignore_eos))
         session.check(prompt)
     session.reset()
+    for prompt in prompts:
+        session.cache.reserve({0: len(prompt)})
     free = [0, *(session.new_sequence() for _ in range(session.cache.shape.sequences - 1))][::-1]
     waiting = deque(enumerate(answers))
     running: dict[int, tuple[int, int]] = {}  # sequence -> its answer's number, and the token that is decoded next
+    crowded = False  # an answer was put back, and none has ended since
 
     def took(number: int, sequence: int, logits: npt.NDArray[np.float32]) -> None:
         """Gives an answer its next logits; its token is decoded next, or its sequence is free."""
@@ -55,6 +61,8 @@ def generate_batch(
             finish(number, sequence)
 
     def finish(number: int, sequence: int) -> None:
+        nonlocal crowded
+        crowded = False
         running.pop(sequence, None)
         session.truncate(0, sequence)
         free.append(sequence)
@@ -63,15 +71,34 @@ def generate_batch(
 
     try:
         while waiting or running:
-            while waiting and free:
-                number, answer = waiting.popleft()
+            while waiting and free and not crowded:
+                number, answer = waiting[0]
+                tokens = [*prompts[number], *answer.out.ids]
+                has_room = session.cache.has_room({**dict.fromkeys(running, 1), free[-1]: len(tokens)})
+                if running and not has_room:
+                    break
+                waiting.popleft()
                 sequence, started = free.pop(), time.perf_counter()
-                logits = session.prefill(prompts[number], sequence)
-                answer.out.prefill_seconds = time.perf_counter() - started
+                if not has_room:  # it was put back with a last token that no page is left for
+                    answer.cut()
+                    finish(number, sequence)
+                    continue
+                logits = session.prefill(tokens, sequence)
+                answer.out.prefill_seconds += time.perf_counter() - started
                 if answer.ended:  # no tokens are wanted
                     finish(number, sequence)
                 else:
                     took(number, sequence, logits)
+            while running and not session.cache.has_room(dict.fromkeys(running, 1)):
+                sequence, (number, _) = running.popitem()
+                if not running:
+                    answers[number].cut()
+                    finish(number, sequence)
+                    break
+                session.truncate(0, sequence)
+                free.append(sequence)
+                waiting.appendleft((number, answers[number]))
+                crowded = True
             if not running:
                 continue
             step = list(running.items())

@@ -15,6 +15,9 @@ from .sampling import GREEDY, Sampler, SamplingParams
 from .session import Session
 from .tokenizer import TextStream, Tokenizer
 
+# Of the sequence that an answer is made in.
+_ONE_MORE = {0: 1}
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -89,7 +92,7 @@ def generate(
     out.prompt_tokens, out.prefill_seconds = len(tokens), timings.prefill_seconds - prefilled
     if answer.ended:  # no tokens are wanted
         return out
-    token, text = answer.take(logits, session.cache.is_full())
+    token, text = answer.take(logits, not session.cache.has_room(_ONE_MORE))
     now = time.perf_counter()
     yield Token(token, text, now - started)
     # The first token came of the prompt's logits, which are here; the others may be drawn where theirs are.
@@ -98,10 +101,10 @@ def generate(
         started = now
         if there:
             drawn = session.decode_drawn(token, answer.sampler)
-            token, text = answer.add(drawn, session.cache.is_full())
+            token, text = answer.add(drawn, not session.cache.has_room(_ONE_MORE))
         else:
             logits = session.decode(token)
-            token, text = answer.take(logits, session.cache.is_full())
+            token, text = answer.take(logits, not session.cache.has_room(_ONE_MORE))
         out.decode_tokens = timings.decode_tokens - decoded_before
         out.decode_seconds = timings.decode_seconds - seconds_before
         now = time.perf_counter()
@@ -153,8 +156,7 @@ class Answer:
         eos, most = token in self._stop_ids, len(out.ids) == self._most
         text = "" if eos else held.push(self._stream.push(token))
         if not held.found and (eos or full or most):
-            text += held.push(self._stream.flush())
-            text += held.flush()
+            text += self._rest()
         out.text += text
         reasons = (("eos", eos), ("stop string", held.found), ("max tokens", most), ("context", full))
         reason = next((name for name, holds in reasons if holds), "")
@@ -162,6 +164,15 @@ class Answer:
         self.ended = bool(reason)
         self._history.append(token)
         return token, text
+
+    def cut(self) -> None:
+        """Ends the answer: it turned out that its sequence has no room for the last token."""
+        self.out.text += self._rest()
+        self.out.stop, self.ended = "context", True
+
+    def _rest(self) -> str:
+        """What is not shown yet and may be, now that nothing follows."""
+        return self._held.push(self._stream.flush()) + self._held.flush()
 
 
 class _Held:

@@ -152,6 +152,14 @@ class KvCache:
             if self.shape.overflow == STOP and self._positions[sequence] + n_tokens > self.capacity:
                 self.refuse(self._positions[sequence], n_tokens, self.capacity)
 
+    def has_room(self, tokens: Mapping[int, int]) -> bool:
+        """Whether ``reserve`` finds room for so many more tokens, by sequence."""
+        try:
+            self.reserve(tokens)
+        except UserError:
+            return False
+        return True
+
     @staticmethod
     def refuse(position: int, n_tokens: int, capacity: int) -> NoReturn:
         """Raises the error of a context that overflows."""
