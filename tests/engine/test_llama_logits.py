@@ -99,9 +99,10 @@ def test_llama_cpp_is_the_definition_with_its_routes_and_rounding(model: Path) -
     variants = [Variant(routes, rounded=True), Variant(routes)]
     rounded, exact = DefinitionPass(model, IDS, variants).run()
     assert same_routes(theirs, rounded.routes) == 1.0
-    # float32 sums in another order. Later some of them turn a rounding over, and that token is off from there on.
+    # float32 sums in another order. Some of them turn a rounding over, and that token is off from there on: where a
+    # CPU adds up in yet another order one of the forty here, in the first layer.
     first = theirs["model.layers.0"]
-    errors = [np.linalg.norm(first - o.layers[0]) / np.linalg.norm(first) for o in (rounded, exact)]
-    assert errors[0] <= 1e-5 and errors[1] >= 1e-2, errors
+    off = [np.linalg.norm(first - o.layers[0], axis=-1) / np.linalg.norm(first, axis=-1) for o in (rounded, exact)]
+    assert (off[0] <= 1e-5).mean() >= 0.9 and np.linalg.norm(off[1]) / len(IDS) ** 0.5 >= 1e-2, off
     apart = [divergence(theirs["logits"], outcome.logits) for outcome in (rounded, exact)]
     assert apart[0].min() <= 1e-8 and apart[0].mean() <= apart[1].mean() / 4, apart

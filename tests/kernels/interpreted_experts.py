@@ -32,6 +32,7 @@ from kbench.kernels.triton.experts import ExpertTile, most_tiles, route, run_exp
 from kbench.model import Moe, build_tree, describe_gguf, open_gguf, synthesize
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a script of its own finds its neighbours' modules itself
+from float32_torch import in_float32
 from tiny_models import make_tiny
 
 GUARD = 64
@@ -303,6 +304,7 @@ def model() -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
+    in_float32()
     parts: dict[str, Callable[[], Iterator[dict[str, object]]]] = {
         "experts": experts, "split": split, "orders": orders, "routers": routers, "device": device, "model": model,
     }  # fmt: skip

@@ -34,6 +34,7 @@ from kbench.kernels.triton import sampling, small_ops, triton_device
 from kbench.model import build_tree, describe_gguf, open_gguf, synthesize
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a script of its own finds its neighbours' modules itself
+from float32_torch import in_float32
 from tiny_models import make_tiny
 
 YARN = {"scaling": "yarn", "factor": 40.0, "original_context": 4096, "mode": "norm", "head_dim": 24}
@@ -229,6 +230,7 @@ def residual() -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    in_float32()
     torch.use_deterministic_algorithms(True)  # fills what is not written with NaN
     cases = [small(key, dict(attrs)) for key, attrs in SMALL]
     # The first position, a block's edges, more blocks than splits; a cache with room to spare, and one without.

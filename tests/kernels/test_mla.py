@@ -16,6 +16,8 @@ from kbench.kernels.cache import empty_rows
 pytest.importorskip("kbench.kernels.cpu._native")
 
 HEADS, KV_LORA, ROPE, NOPE, V = 5, 96, 32, 64, 24
+# What these tests look at is which values products are made of, not how they are rounded.
+pytestmark = pytest.mark.usefixtures("float32_torch")
 TYPES = {"F32": np.float32, "F16": np.float16}
 ISAS = [item.name for item in implementations() if item.name.startswith("cpu.") and item.runnable().ok]
 Floats = npt.NDArray[np.float32]

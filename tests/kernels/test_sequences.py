@@ -12,6 +12,8 @@ from kbench.core import CPU, KV_TYPES, Attribute, OpCall, Problem, UserError, Va
 from kbench.kernels import Cache, StepState, WeightData, implementation, implementations, random_weight
 from kbench.kernels.cache import empty_rows
 
+# What these tests look at is which values products are made of, not how they are rounded.
+pytestmark = pytest.mark.usefixtures("float32_torch")
 NAMES = [item.name for item in implementations() if item.runnable().ok and item.device_kind == "cpu"]
 HEADS, KV_HEADS, D, KV_LORA, ROPE, NOPE = 6, 2, 32, 64, 32, 32
 Floats = npt.NDArray[np.float32]
