@@ -151,6 +151,25 @@ def test_what_needs_a_gpu_is_no_number() -> None:
     assert torch.cuda.is_available() or "no CUDA GPU is here: marlin needs" in record.reason
 
 
+def test_where_a_gpu_is_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted, a process each side: their times mean nothing, the rest is what a GPU would be asked."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr("kbench.suites.claims.has_gpu", lambda: True)
+    monkeypatch.setattr("kbench.suites.gpu.has_gpu", lambda: True)
+    monkeypatch.setattr("kbench.measure.Guard.bad", lambda self: ())
+    problem = '"linear(quant=Q4_0,n=32,k=64,tokens=1)"'
+    claims = [
+        one("implementations", problem=problem, of="torch", over="torch", device='"cuda:0"'),
+        one("implementations", problem=problem, of="cpu.scalar", over="torch", device='"cuda:0"'),
+        one("implementations", problem=problem, of="torch", over="torch", device='"cuda:1"'),
+    ]
+    first, second, third = run_claims(claims, bench(), None)
+    assert 0.1 < said(first)["measured"] < 10 and len(first.samples) >= 12
+    assert (second.status, third.status) == ("unsupported", "unsupported")
+    assert "cpu.scalar keeps no tensors on a GPU" in second.reason and "CUDA_VISIBLE_DEVICES" in third.reason
+
+
 def test_a_model_is_measured_in_two_quantizations(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("kbench.suites.claims.measure_pairs", made_up(0.5))

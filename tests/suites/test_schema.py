@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kbench.core import Problem, UserError, work
+from kbench.core import Device, Problem, UserError, work
 from kbench.kernels import implementation
 from kbench.measure import host
-from kbench.suites import expand, load_suite, matches, parse_suite, run_cells, select
+from kbench.results import Store
+from kbench.suites import Cell, expand, load_suite, matches, parse_suite, run_cells, select
+from kbench.suites.gpu import GPU
 from kbench.suites.schema import suites_root
 
 needs_native = pytest.mark.skipif(
@@ -193,6 +195,23 @@ def test_what_needs_a_gpu_says_so() -> None:
         assert {cell.implementation for cell in expand(parse_suite(text))} == names
     with pytest.raises(UserError, match="unknown device 'tpu'"):
         parse_suite(GOOD.replace("threads: [1, max]", "device: tpu"))
+
+
+def test_cells_are_measured_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Interpreted, in host memory: their times mean nothing, the records are what a GPU's would be."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr("kbench.suites.runner.has_gpu", lambda: True)
+    monkeypatch.setattr("kbench.suites.gpu.has_gpu", lambda: True)
+    problem = Problem.parse("linear(quant=Q4_0,n=32,k=64,tokens=1)")
+    cells = [Cell(problem, name, 1, {}, GPU) for name in ("torch", "cpu.scalar")]
+    store = Store(tmp_path)
+    *found, refused = run_cells([*cells, Cell(problem, "torch", 1, {}, Device("cuda", 1))], store)
+    assert [record.status for record in found] == ["ok", "unsupported"] and refused.status == "unsupported"
+    assert "cpu.scalar keeps no tensors on a GPU" in found[1].reason and "not on cuda:1" in refused.reason
+    record = found[0]
+    assert record.device == "cuda:0" and len(record.samples) >= 7 and record.extra["error_share"] <= 1
+    assert run_cells(cells[:1], store) == [record], "it is known"
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kbench.core import CheckBroken, Device, InvalidEnvironment, Phase, Problem
+from kbench.core import CPU, CheckBroken, Device, InvalidEnvironment, Phase, Problem
 from kbench.engine import Session, load_model
 from kbench.kernels import native_probes
-from kbench.measure import Interval, host, measure_pairs, median
+from kbench.measure import Interval, Plan, host, measure_pairs, median
 from kbench.model import embedded, footprint, kv_bytes_per_token, model_stem
 from kbench.results import Record, Store
 
 from .claim_files import ClaimFiles
 from .claim_list import ClaimCheck
 from .compare_engines import FEW_LOOKS, PHASES, Workload, compare_engines, engine_plan, engine_sides
-from .contest import Outcome
+from .compare_ops import compare_ops, gpu_op_side
+from .contest import Contest, Outcome
 from .failure import failure_of
-from .gpu import why_not
+from .gpu import GPU, has_gpu, why_not
 from .ladder import run_ladder
 from .perplexity import WINDOW, perplexity
 from .rungs import Rung
@@ -83,9 +84,9 @@ class ClaimBench:
 
     def _implementations(self, problem: str, of: str, over: str, device: str) -> Found:
         place = Device.parse(device)
-        if place.kind != "cpu":
-            raise NotHere(why_not(place, of))
         what = Problem.parse(problem)
+        if place != CPU:
+            return self._on_gpu(what, of, over, place)
         rungs = [Rung(over, what), Rung(of, what, (over, what))]
         record = run_ladder(rungs, self.threads, None)[-1]
         if record.status in ("wrong", "crashed"):
@@ -95,6 +96,20 @@ class ClaimBench:
             raise NotHere(record.reason)
         interval = Interval(rung["gain_low"], rung["gain_high"], rung["confidence"])
         return Found(rung["gain"], interval, f"{record.implementation}, {problem}", samples=tuple(rung["ratios"]))
+
+    @staticmethod
+    def _on_gpu(what: Problem, of: str, over: str, place: Device) -> Found:
+        if place != GPU or not has_gpu():
+            raise NotHere(why_not(place, of))
+        (found,) = compare_ops([Contest(what, over, of, 1)], None, Plan(), make_side=gpu_op_side)
+        if found.status in ("wrong", "crashed"):
+            raise CheckBroken(found.reason, where=f"{of} over {over} on {place}")
+        if found.judgement is None:
+            raise NotHere(found.reason)
+        seconds = found.judgement.interval  # of the second side's over the first's
+        interval = Interval(1 / seconds.high, 1 / seconds.low, seconds.confidence)
+        ratios = tuple(a / b for a, b in zip(found.a_samples, found.b_samples, strict=True))
+        return Found(1 / found.judgement.ratio, interval, f"{of} on {place}, {what.key}", samples=ratios)
 
     def _session(self, quant: str, context: int) -> Session:
         path = self._model().path(quant)

@@ -30,4 +30,4 @@ def why_not(device: Device, implementation: str) -> str:
     """Why ``implementation`` is not measured on ``device``."""
     if not has_gpu():
         return f"no CUDA GPU is here: {implementation} needs {NEEDS.get(implementation, 'one')}"
-    return f"this version of kbench times no single operation on {device}"
+    return f"single operations are timed on {GPU}, not on {device}: CUDA_VISIBLE_DEVICES says which GPU that is"

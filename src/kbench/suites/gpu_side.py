@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,7 +31,16 @@ from kbench.kernels import (
     op_spec,
     runnable_on,
 )
-from kbench.measure import host, is_cold, mean_seconds, rotation_count, serve, system_clock
+from kbench.measure import (
+    Measurement,
+    StoppingRule,
+    host,
+    is_cold,
+    mean_seconds,
+    rotation_count,
+    serve,
+    system_clock,
+)
 from kbench.results import current_commit
 
 from .cell import Cell
@@ -42,6 +52,8 @@ from .verify import verify
 # A round of calls is captured as long as its launches are nothing beside it, and short beside a sample.
 _MAX_ROUND = 64
 _WARM_ROUNDS = 2
+# Events tell time in steps of half a microsecond: a thousandth of a sample at most.
+_SAMPLE_SECONDS = 1e-3
 
 
 def place() -> str:
@@ -128,6 +140,15 @@ class GpuSide:
         one = self._seconds(1)
         rounds = max(1, math.ceil(float(request["seconds"]) / max(one, 1e-9)))
         return max(self._seconds(rounds), 1e-9) / rounds / self._calls
+
+    def measure(self, rule: StoppingRule) -> Measurement:
+        """Turns until ``rule`` has seen enough of them."""
+        rule.start()
+        begin, samples = time.perf_counter(), list[float]()
+        while not rule.done():
+            samples.append(self.take({"seconds": _SAMPLE_SECONDS}))
+            rule.add(samples[-1], time.perf_counter() - begin)
+        return Measurement(tuple(samples), rule.reason, _WARM_ROUNDS * self._calls)
 
     def _seconds(self, rounds: int) -> float:
         """Of so many rounds, by the GPU's clock."""

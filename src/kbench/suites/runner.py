@@ -33,7 +33,8 @@ from .copies import (
     variants,
 )
 from .failure import failure_of
-from .gpu import why_not
+from .gpu import GPU, has_gpu, why_not
+from .gpu_side import GpuSide
 from .shrink import Part, part_of
 from .verify import verify
 from .workload import ready
@@ -173,9 +174,11 @@ class _Bench:
 
     def record(self, cell: Cell) -> Record:
         """Measures one cell; never raises for what the cell does."""
-        if cell.device != CPU:
+        if cell.device != CPU and (cell.device != GPU or not has_gpu()):
             return self._failed(cell, "unsupported", why_not(cell.device, cell.implementation))
         try:
+            if cell.device != CPU:
+                return self._on_gpu(cell)
             item = implementation(cell.implementation)
             verdict = support(item, cell.problem)
             if not verdict.ok:
@@ -185,6 +188,22 @@ class _Bench:
             return self._measured(cell, item)
         except Exception as error:
             return self._failed(cell, *failure_of(error))
+
+    def _on_gpu(self, cell: Cell) -> Record:
+        side = GpuSide()
+        extra = side.open({"problem": cell.problem.key, "implementation": cell.implementation, "block": cell.block})
+        if "failed" in extra:
+            return self._failed(cell, "wrong" if extra["failed"] == "wrong" else "unsupported", extra["found"])
+        del extra["op_spec_hash"], extra["kernel_version"]
+        return Record.make(
+            cell.problem,
+            cell.implementation,
+            threads=cell.threads,
+            result=side.measure(self._rule(1.0)),
+            device=str(cell.device),
+            op_spec_hash=op_spec(cell.problem.op).hash,
+            extra={**self._about(cell), **extra},
+        )
 
     def _failed(self, cell: Cell, status: Any, reason: str, **extra: Any) -> Record:
         return Record.make(
