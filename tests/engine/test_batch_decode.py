@@ -164,6 +164,32 @@ def test_layers_with_a_window_keep_no_more_than_it(get: Get) -> None:
     assert session.position == 100
 
 
+def test_what_an_interrupted_step_wrote_over_has_left(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes when the native code returns: keys and values are written, and the step is not counted."""
+    path, _ = get("qwen3")
+    ids = texts(5, (38,), 0)[0]
+    session, plain = (load(path, RUN[-1], context=20, chunk=8, overflow="ring") for _ in range(2))
+    expected = plain.logits(ids[:31])
+    session.prefill(ids[:30])
+    run = session._prefill.run
+
+    def interrupted(tokens: Any, spans: Any) -> None:
+        run(tokens, spans)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session._prefill, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.prefill(ids[30:])
+    assert session.position == 30
+    # Of 27 slots it wrote to those of positions 3 to 10. Whoever goes on sees 11 and later ones.
+    logits, kept = session.prefill_reusing(ids[:31])
+    assert kept == 30 and relative_error(logits, expected[30]) <= TOLERANCE
+    # Position 25 would see 6 to 25.
+    logits, kept = session.prefill_reusing(ids[:26])
+    assert kept == 0 and relative_error(logits, expected[25]) <= TOLERANCE
+
+
 def test_a_fork_goes_on_as_its_origin_would(get: Get) -> None:
     path, model = get("qwen3")
     prompt, *ends = texts(6, (20, 9, 9), 0)

@@ -216,6 +216,7 @@ class Executable:
             self._announce(tokens, spans)
         if isinstance(self._cache, PlacedCaches):
             self._cache.bring(self._layers, spans, self._machine.traffic)
+        self._cache.begin_step(spans.tolist())
         if self.draw is not None:  # the token's id
             self._machine.traffic.add(VALUES, self._slots["logits"].space.device, CPU, ELEMENT_BYTES)
 

@@ -177,11 +177,16 @@ class KvCache:
         layers = range(self.model.n_layers)
         return all(end <= self.shape.slots(self.model, i) for i in layers) or n_tokens <= self.shape.step
 
+    def begin_step(self, spans: Iterable[Sequence[int]]) -> None:
+        """Notes what a step writes to from now on: what lay there has left, even if the step fails or is interrupted. A
+        span is sequence, first position, tokens."""
+        for sequence, position, n in spans:
+            self._highest[sequence] = max(self._highest[sequence], position + n)
+
     def advance(self, spans: Iterable[Sequence[int]]) -> None:
-        """Counts a step's tokens; a span is sequence, first position, tokens."""
+        """Counts the tokens of a step that is done."""
         for sequence, position, n in spans:
             self._positions[sequence] = position + n
-            self._highest[sequence] = max(self._highest[sequence], position + n)
 
     def can_keep(self, position: int, sequence: int = 0) -> bool:
         """Whether a sequence's next token may be at ``position``: what it sees there has not left yet."""
