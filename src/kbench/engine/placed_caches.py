@@ -64,6 +64,8 @@ class PlacedCaches(KvCache):
         self._pool_of: dict[Home, PagePool] = {}
         # By sequence, how many tokens of a layer's cache on a device are right there.
         self._right: dict[Home, list[int]] = {}
+        # Where the step at hand writes.
+        self._written: list[Home] = []
         for layer, places in homes.items():
             for device in places:
                 if (layer, device) in paged:
@@ -151,9 +153,15 @@ class PlacedCaches(KvCache):
             source = self._source(layer, sequence, position)
             moved = _copy_rows(self._on[source][layer], self._on[device][layer], sequence, begin, position)
             traffic.add(CACHE, source, device, moved)
-        for home in here:
-            for sequence, position, n in step:
+        self._written = here
+
+    def advance(self, spans: Iterable[Sequence[int]]) -> None:
+        """Counts the tokens of a step that is done: they are right where it wrote them."""
+        spans = list(spans)
+        for home in self._written:
+            for sequence, position, n in spans:
                 self._right[home][sequence] = position + n
+        super().advance(spans)
 
     def _source(self, layer: int, sequence: int, position: int) -> Device:
         """A device where a layer's cache is right up to ``position``."""
