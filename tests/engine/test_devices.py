@@ -14,6 +14,7 @@ from tiny_models import make_tiny
 
 from kbench.core import CPU, Assignment, Device, InvalidEnvironment, Phase, Placement, UserError, kv_bytes
 from kbench.engine import CACHE, GREEDY, VALUES, WEIGHTS, DeviceMap, Session, generate, load_model, parse_alias
+from kbench.engine.machine import Machine
 from kbench.engine.queues import ThreadQueue
 from kbench.engine.schedule import COMPUTE, schedule
 from kbench.model import build_tree, describe_gguf, lower, open_gguf, synthesize
@@ -294,7 +295,7 @@ def test_devices_are_spelled_as_they_are_read(text: str) -> None:
     assert str(Device.parse(text)) == text
 
 
-def test_a_long_prompt_prefills_layer_by_layer(path: Path, tmp_path: Path) -> None:
+def test_a_long_prompt_prefills_layer_by_layer(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that only prefill has on the device are there one layer at a time; a short prompt runs as decode does."""
 
     def apart(a: np.ndarray, b: np.ndarray) -> float:
@@ -325,3 +326,15 @@ def test_a_long_prompt_prefills_layer_by_layer(path: Path, tmp_path: Path) -> No
             assert session.traffic.n_bytes(WEIGHTS) == brought
             assert (session.traffic.n_bytes(VALUES) > 0) == long
             assert session.weights.n_bytes == resident
+    drain = Machine.drain
+
+    def interrupted(machine: Machine) -> None:
+        drain(machine)
+        if session.weights.n_bytes > resident:
+            raise KeyboardInterrupt
+
+    session.reset()
+    monkeypatch.setattr(Machine, "drain", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.prefill(PROMPT)
+    assert session.weights.n_bytes == resident

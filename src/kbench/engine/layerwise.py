@@ -47,11 +47,13 @@ class LayerwiseExecutable(Executable):
         self._begin_step(tokens, spans)
         for group in self._groups:
             brought = self._weights.missing(item.call for item in group if item.what == COMPUTE)
-            self._weights.prepare(brought)
-            for call in brought:
-                if call.weights:
-                    self._machine.traffic.add(WEIGHTS, "file", call.device, self._weights.of(call).n_bytes)
-            for step in super()._bound(group):
-                step.run(tokens, spans)
-            self._machine.drain()
-            self._weights.release(brought)
+            try:
+                self._weights.prepare(brought)
+                for call in brought:
+                    if call.weights:
+                        self._machine.traffic.add(WEIGHTS, "file", call.device, self._weights.of(call).n_bytes)
+                for step in super()._bound(group):
+                    step.run(tokens, spans)
+                self._machine.drain()
+            finally:  # after Ctrl-C, too: what is found there would stay for good
+                self._weights.release(brought)
