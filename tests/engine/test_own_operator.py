@@ -70,6 +70,11 @@ class Twice(InjectedOperator):
         return inputs[0], inputs[0]
 
 
+class Complex(InjectedOperator):
+    def forward(self, *inputs: Any) -> Any:
+        return 1j * inputs[0]
+
+
 class Forgetful(InjectedOperator):
     def __init__(self, key: str, **kwargs: Any) -> None:
         pass
@@ -234,6 +239,7 @@ def test_attributes_fall_through_to_the_original(tiny_gguf: Path) -> None:
             r"layers\.0\.mlp: .*Short returned an array of shape \(8, 5\), expected \(8, 96\)",
         ),
         ("Twice", "mlp$", "", "Twice returned 2 arrays"),
+        ("Complex", "mlp$", "", r"layers\.0\.mlp: .*Complex returned an array of complex64, expected float32"),
         ("Watch", "mlp$", "labl: x", "Watch cannot be made from kwargs labl: .*unexpected keyword argument 'labl'"),
         ("Watch", "mlp$", "config: x", "config is set by kbench"),
         ("Forgetful", "mlp$", "", "does not call InjectedOperator.__init__"),

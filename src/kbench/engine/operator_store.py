@@ -108,7 +108,7 @@ class OperatorStore:
         return found
 
     def run(self, call: OpCall, inputs: Sequence[AnyArray], phase: Phase, state: StepState) -> list[npt.NDArray[Any]]:
-        """Runs the operator of ``call``; its outputs, checked for number and shape."""
+        """Runs the operator of ``call``; its outputs, checked for number, shape and type."""
         operator = self._made[call.module, call.implementation]
         logits = "last" if any(value.rows == "one" for value in call.outputs) else "all"
         before, self._step = self._step, _Step(phase, logits, state)
@@ -127,6 +127,10 @@ class OperatorStore:
             if array.shape != expected:
                 shapes = f"{array.shape}, expected {expected}"
                 raise UserError(f"{call.implementation} returned an array of shape {shapes}", where=call.module)
+            wanted = np.dtype(np.int32 if value.dtype == "i32" else np.float32)
+            if not np.can_cast(array.dtype, wanted, "same_kind"):  # ids and weights in the wrong order, say
+                types = f"{array.dtype}, expected {wanted}"
+                raise UserError(f"{call.implementation} returned an array of {types}", where=call.module)
         return arrays
 
     def below(self, module: Module, above: str) -> InjectedOperator | OriginalModule:
