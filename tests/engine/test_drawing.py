@@ -13,7 +13,7 @@ from tiny_models import make_tiny
 
 from kbench.core import CPU, CheckBroken, Device, Placement, UserError
 from kbench.engine import GREEDY, VALUES, Generation, Sampler, SamplingParams, Session, generate, load_model
-from kbench.engine.drawn_steps import n_candidates
+from kbench.engine.drawn_steps import DrawnSteps, n_candidates
 from kbench.engine.planned import PlannedExecutable
 from kbench.model import build_tree, describe_gguf, open_gguf, synthesize
 
@@ -126,6 +126,18 @@ def test_what_kernels_cannot_do_the_host_does(path: Path) -> None:
     assert not session.draws(SamplingParams(top_k=129)) and not session.draws(SamplingParams(top_k=0))
     assert session.draws(SamplingParams(top_k=128))
     assert session.draws(SamplingParams(repetition_penalty=2.0, repetition_window=0))
+
+
+def test_steps_that_were_asked_for_last_are_kept() -> None:
+    built: list[int] = []
+
+    def build(n: int) -> None:
+        built.append(n)
+
+    steps = DrawnSteps(build, 1000)
+    for top_k in (1, 2, 3, 4, 1, 5, 1, 2):
+        assert steps.of(SamplingParams(temperature=1.0, top_k=top_k)) is None
+    assert built == [1, 2, 3, 4, 5, 2]
 
 
 def test_a_sequence_of_several_draws_where_its_logits_are(path: Path, right: dict[str, list[int]]) -> None:

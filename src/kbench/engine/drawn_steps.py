@@ -9,6 +9,9 @@ from kbench.kernels import TokenDraw
 from .executor import Executable
 from .sampling import SamplingParams
 
+# Steps that are kept: each has values of its own on the device, and a graph. Who tries out values of top_k changes
+# among a few.
+_KEPT = 4
 # Binds a step that ends with a draw from so many candidates; None where no device can.
 BuildDrawn = Callable[[int], Executable | None]
 
@@ -22,7 +25,7 @@ def n_candidates(params: SamplingParams, vocab: int) -> int:
 
 
 class DrawnSteps:
-    """Built when they are first asked for."""
+    """Built when they are first asked for; the ones that were asked for last are kept."""
 
     def __init__(self, build: BuildDrawn | None, vocab: int) -> None:
         self._build, self._vocab = build, vocab
@@ -33,7 +36,11 @@ class DrawnSteps:
         most = n_candidates(params, self._vocab)
         if self._build is None or not most:
             return None
-        if most not in self._steps:
-            self._steps[most] = self._build(most)
-        step = self._steps[most]
+        if most in self._steps:
+            step = self._steps.pop(most)
+        else:
+            while len(self._steps) >= _KEPT:
+                del self._steps[next(iter(self._steps))]
+            step = self._build(most)
+        self._steps[most] = step  # the last one now
         return None if step is None or step.draw is None else (step, step.draw)
