@@ -51,16 +51,17 @@ def test_it_speaks_the_other_tools_language() -> None:
 def test_what_the_rules_were_made_for_is_what_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     rule = "- match: {name: '^model\\.layers\\.'}\n  replace: {kwargs: {generate_device: cuda, threads: 6}}\n"
-    path.write_text(f"kbench: 1\nprovenance: {{workload: {{context: 2048, batch: 3}}}}\nrules:\n{rule}")
+    path.write_text(f"kbench: 1\nprovenance: {{workload: {{context: 2048, batch: 3, chunk: 128, kv: q8_0}}}}\nrules:\n{rule}")
     arguments = words(export(path, *MODEL, "--to", "llama.cpp"))
     pairs = list(itertools.pairwise(arguments))
-    assert ("-c", "6144") in pairs and ("-np", "3") in pairs
-    more = ("--context", "512", "--batch", "1", "--chunk", "64", "--kv", "q8_0")
+    for pair in (("-c", "6144"), ("-np", "3"), ("-ub", "128"), ("-ctk", "q8_0")):
+        assert pair in pairs
+    more = ("--context", "512", "--batch", "1", "--chunk", "64", "--kv", "bf16")
     arguments = words(export(path, *MODEL, "--to", "ik_llama.cpp", *more))
     pairs = list(itertools.pairwise(arguments))
-    for pair in (("-c", "512"), ("-np", "1"), ("-ub", "64"), ("-ctk", "q8_0")):
+    for pair in (("-c", "512"), ("-np", "1"), ("-ub", "64"), ("-ctk", "bf16")):
         assert pair in pairs
-    path.write_text(f"kbench: 1\nprovenance: {{workload: {{context: [1], batch: -4}}}}\nrules:\n{rule}")
+    path.write_text(f"kbench: 1\nprovenance: {{workload: {{context: [1], batch: -4, chunk: x, kv: [f16]}}}}\nrules:\n{rule}")
     assert "-c 4096" in export(path, *MODEL, "--to", "llama.cpp")  # a provenance may say anything
 
 

@@ -69,6 +69,13 @@ def test_the_whole_command() -> None:
     ]  # fmt: skip
 
 
+def test_gpus_that_are_not_in_a_row_are_told() -> None:
+    apart = exported(lambda layer: False, Device("cuda", 0), Device("cuda", 2))
+    assert "CUDA_VISIBLE_DEVICES=0,2 and --base-gpu-id 0" in "\n".join(apart.notes)
+    row = exported(lambda layer: False, Device("cuda", 1), Device("cuda", 2))
+    assert "CUDA_VISIBLE_DEVICES" not in "\n".join(row.notes)
+
+
 def test_what_it_cannot_be_told() -> None:
     two = exported(lambda layer: False, Device("cuda", 1), Device("cuda", 2), experts=Placement(CPU, "cpu.avx2"))
     told = "\n".join(two.notes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kbench.core import UserError, check_kv, write_whole
+from kbench.core import KV_TYPES, UserError, check_kv, write_whole
 
 from .output import print_json, shown
 
@@ -35,8 +35,12 @@ def export(
         None, "--context", "--ctx", min=1, help="Tokens of the cache. Default: those of the rules, else up to 4096."
     ),
     batch: int | None = typer.Option(None, "--batch", min=1, help="Sequences at once. Default: those of the rules."),
-    chunk: int | None = typer.Option(None, "--chunk", min=1, help="Tokens of a prefill step. Default: kbench's."),
-    kv: str = typer.Option("f16", "--kv", "--kv-type", help="Type of the cache: f16, bf16, q8_0 or f32."),
+    chunk: int | None = typer.Option(
+        None, "--chunk", min=1, help="Tokens of a prefill step. Default: those of the rules, else kbench's."
+    ),
+    kv: str | None = typer.Option(
+        None, "--kv", "--kv-type", help="Type of the cache: f16, bf16, q8_0 or f32. Default: that of the rules, else f16."
+    ),
     output: Path | None = _OUTPUT,
     trust: list[str] = _TRUST,
     json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
@@ -49,7 +53,8 @@ def export(
     from kbench.rules import assign, load_rules
     from kbench.rules import export as export_rules
 
-    check_kv(kv, where="--kv")
+    if kv is not None:
+        check_kv(kv, where="--kv")
     if output is not None and output.is_dir():
         raise UserError("a directory", where=str(output), accepted="-o FILE")
     rules = load_rules(path, trust=tuple(trust))
@@ -97,7 +102,7 @@ def _serving(
     context: int | None,
     batch: int | None,
     chunk: int | None,
-    kv: str,
+    kv: str | None,
     output: Path | None,
 ) -> Serving:
     """What the options say; where they do not, what the rules were made for; else what kbench would do."""
@@ -106,14 +111,15 @@ def _serving(
 
     workload = provenance.get("workload")
     made_for = workload if isinstance(workload, Mapping) else {}
+    made_kv = str(made_for.get("kv"))  # a provenance may be anything
     own = min(DEFAULT_CONTEXT, descriptor.context_length or DEFAULT_CONTEXT)
     return Serving(
         model=model if Path(model).suffix.lower() == ".gguf" else f"{descriptor.name}-{descriptor.quant}.gguf",
         checkpoint=checkpoint,
         context=context or _count(made_for.get("context")) or own,
         sequences=batch or _count(made_for.get("batch")) or 1,
-        chunk=chunk or DEFAULT_CHUNK,
-        kv=kv,
+        chunk=chunk or _count(made_for.get("chunk")) or DEFAULT_CHUNK,
+        kv=kv or (made_kv if made_kv in KV_TYPES else "f16"),
         draft_layers=descriptor.draft_layers,
         rules_file=str(output) if output is not None else "ktransformers.yaml",
     )

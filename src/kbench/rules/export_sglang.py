@@ -8,7 +8,7 @@ folder of GGUF files.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kbench.core import CPU, Assignment, Module, Phase, UserError, format_bytes
 
@@ -74,7 +74,7 @@ def export_sglang_kt(assignment: Assignment, tree: Module, serving: Serving) -> 
     grammar = option_grammar("sglang-kt")
     grammar.check(arguments)
     notes = [
-        *_notes(assignment, tree, serving, len(gpus)),
+        *_notes(assignment, tree, serving, [gpu.index for gpu in gpus]),
         *_expert_notes(experts, n_experts, front),
         *thread_notes(assignment, tree, dict.fromkeys(Phase, threads), TOOL),
         *kernel_notes(assignment, tree, TOOL),
@@ -93,7 +93,7 @@ def _experts(assignment: Assignment, tree: Module) -> dict[int, tuple[int, int]]
     return dict(sorted(found.items()))
 
 
-def _notes(assignment: Assignment, tree: Module, serving: Serving, n_gpus: int) -> list[str]:
+def _notes(assignment: Assignment, tree: Module, serving: Serving, gpus: Sequence[int]) -> list[str]:
     notes = [
         "all but the CPU's experts comes from --model-path, in its own precision: other memory than in the rules",
         "--kt-threadpool-count is to be the number of the machine's NUMA nodes",
@@ -112,8 +112,11 @@ def _notes(assignment: Assignment, tree: Module, serving: Serving, n_gpus: int) 
         notes.append(f"{what} ({n_bytes} in the GGUF file) are on the CPU in the rules, and on the GPUs here")
     if any(tensor.kind == _EMBEDDING for tensor, _ in here):
         notes.append("the embedding is on a GPU too")
-    if n_gpus > 1:
-        notes.append(f"every layer is shared out over {n_gpus} GPUs, which must be alike; the rules divide by layers")
+    if len(gpus) > 1:
+        notes.append(f"every layer is shared out over {len(gpus)} GPUs, which must be alike; the rules divide by layers")
+    if list(gpus) != list(range(gpus[0], gpus[0] + len(gpus))):
+        only = ",".join(map(str, gpus))
+        notes.append(f"it takes GPUs in a row: CUDA_VISIBLE_DEVICES={only} and --base-gpu-id 0 leave it those of the rules")
     if serving.kv != "f16":
         notes.append(f"its cache has the type of the model's weights, not {serving.kv} (--kv-cache-dtype knows 8 bits)")
     prefill = [m.name for _, m, p in tensor_places(assignment, tree) if p.prefill_device != p.generate_device]
