@@ -160,6 +160,29 @@ def test_what_is_interrupted_says_what_it_did_and_ends_with_130(
     assert json.loads(capsys.readouterr().out)["stop"] == "interrupt"
 
 
+def test_of_several_prompts_what_there_is_is_kept(
+    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decode, n = engine.Session.decode_batch, 0
+
+    def interrupted(session: engine.Session, *given: Any) -> Any:
+        nonlocal n
+        n += 1
+        if n == 4:
+            raise KeyboardInterrupt
+        return decode(session, *given)
+
+    monkeypatch.setattr(engine.Session, "decode_batch", interrupted)
+    question = ("generate", str(tiny_gguf), "-p", "x", "-p", "y", "--raw", "--ignore-eos", "-n", "9", "--seed", "1")
+    assert here(monkeypatch, *question, "--json") == 130
+    answers = json.loads(capsys.readouterr().out)["answers"]
+    assert [(answer["stop"], len(answer["token_ids"])) for answer in answers] == [("interrupt", 4)] * 2
+    n = 0
+    assert here(monkeypatch, *question) == 130
+    shown = capsys.readouterr()
+    assert shown.out.count("[1] ") == shown.out.count("[2] ") == 1 and "decode 6 tokens" in shown.err
+
+
 def test_of_no_tokens_there_is_no_rate(
     tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -293,6 +293,8 @@ def test_a_batch_of_prompts_is_answered_like_each_alone(get: Get) -> None:
     with pytest.raises(UserError, match="65 tokens do not fit a context of 64"):
         generate_batch(session, [[1], [1] * 65])
     assert [a.ids for a in generate_batch(session, [[1], [2]], max_tokens=0)] == [[], []]
+    given: list[Generation] = []
+    assert generate_batch(session, prompts[:2], max_tokens=2, results=given) is given and len(given) == 2
     assert session.sequences == (0,)  # the others are the caller's again
 
 

@@ -90,6 +90,8 @@ def test_a_stop_string_ends_it_even_across_tokens_and_is_not_shown(session: Sess
     tokens, result = run(session, PROMPT, max_tokens=12, ignore_eos=True, stop=["never there", stop])
     assert result.stop == "stop string"
     assert result.text == "".join(token.text for token in tokens) == whole[:at]
+    session.reset()
+    assert run(session, PROMPT, max_tokens=12, ignore_eos=True, stop=stop)[1].text == whole[:at], "one string is one"
 
 
 def test_what_looked_like_a_stop_string_is_shown_after_all(session: Session) -> None:

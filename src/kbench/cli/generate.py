@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,9 +96,16 @@ def register(app: typer.Typer) -> None:
         if len(texts) > 1:
             prompts = [ids_of(text) for text in texts]
             done = None if as_json else _print_answer
-            answers = generate_batch(
-                session, prompts, params, max_tokens, stop=stop or (), ignore_eos=ignore_eos, done=done
-            )
+            answers: list[Generation] = []
+            try:
+                generate_batch(
+                    session, prompts, params, max_tokens, stop=stop or (), ignore_eos=ignore_eos, done=done,
+                    results=answers,
+                )  # fmt: skip
+            except KeyboardInterrupt:
+                _print_interrupted(answers, done)
+                _print_batch(session, texts, answers, model, as_json)
+                raise typer.Exit(130) from None
             _print_batch(session, texts, answers, model, as_json)
             return
         ids = ids_of(texts[0])
@@ -158,6 +165,15 @@ def _print_answer(number: int, answer: Generation) -> None:
     print(f"[{number + 1}] {shown(answer.text) if sys.stdout.isatty() else answer.text}", flush=True)
 
 
+def _print_interrupted(answers: Sequence[Generation], done: Callable[[int, Generation], None] | None) -> None:
+    """What there is of answers that are not complete, and that they are not."""
+    for number, answer in enumerate(answers):
+        if answer.stop == "closed":
+            answer.stop = "interrupt"
+            if answer.text and done is not None:
+                done(number, answer)
+
+
 def _print_batch(
     session: Session, texts: Sequence[str], answers: Sequence[Generation], model: str, as_json: bool
 ) -> None:
@@ -170,7 +186,7 @@ def _print_batch(
     made = [
         {"prompt": text, "text": answer.text, "token_ids": answer.ids, "stop": answer.stop, "seed": answer.seed,
          "prompt_tokens": answer.prompt_tokens}
-        for text, answer in zip(texts, answers, strict=True)
+        for text, answer in zip(texts, answers, strict=False)  # none where it was interrupted before the first
     ]  # fmt: skip
     print_json(
         "generate-batch",

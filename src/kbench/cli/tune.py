@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _HELP = """Find the fastest placement of a model under memory budgets, and write it as a rule file.
 
-Every operator is measured on this CPU; a GPU that is not here is priced from a profile and labelled modelled. With a
+Every operator is measured on this CPU; a GPU is priced from a profile and labelled modelled, here or not. With a
 GGUF file the rules are run, and what was measured stands beside what was predicted. A second run measures nothing new.
 
 Examples:

@@ -24,6 +24,7 @@ def generate_batch(
     stop: Sequence[str] = (),
     ignore_eos: bool = False,
     done: Callable[[int, Generation], None] | None = None,
+    results: list[Generation] | None = None,
 ) -> list[Generation]:
     """Continues each of ``prompts``, as many at a time as the session has sequences, one token of each a step; when one
     ends, the next prompt takes its place. What the session held before is forgotten.
@@ -34,6 +35,8 @@ def generate_batch(
     Args:
         sampling: with a seed, prompt ``i`` draws with ``seed + i``.
         done: told each answer's number when it is complete.
+        results: given the answers before the first begins, and filled while they run, for callers that stop early; also
+            what is returned.
 
     Raises:
         UserError: as for ``generate``; nothing is made where a prompt is at fault.
@@ -44,6 +47,8 @@ def generate_batch(
         own, out = dataclasses.replace(sampling, seed=seed), Generation(prompt_tokens=len(prompt))
         answers.append(Answer(session.tokenizer, prompt, own, max_tokens, out, stop=stop, ignore_eos=ignore_eos))
         session.check(prompt)
+    outs = [] if results is None else results
+    outs.extend(answer.out for answer in answers)
     session.reset()
     for prompt in prompts:
         session.cache.reserve({0: len(prompt)})
@@ -84,7 +89,11 @@ def generate_batch(
                     finish(number, sequence)
                     continue
                 logits = session.prefill(tokens, sequence)
-                answer.out.prefill_seconds += time.perf_counter() - started
+                seconds = time.perf_counter() - started
+                if answer.out.ids:  # again: that is what its next token costs
+                    answer.out.decode_seconds += seconds
+                else:
+                    answer.out.prefill_seconds = seconds
                 if answer.ended:  # no tokens are wanted
                     finish(number, sequence)
                 else:
@@ -111,4 +120,4 @@ def generate_batch(
                 took(number, sequence, row)
     finally:
         session.reset()  # the sequences are the caller's again, and their memory the system's
-    return [answer.out for answer in answers]
+    return outs

@@ -135,6 +135,7 @@ class Answer:
         """Arguments and errors as for ``generate``."""
         if max_tokens < 0:
             raise UserError(f"{max_tokens}", where="max_tokens", accepted="a whole number from 0")
+        stop = (stop,) if isinstance(stop, str) else stop
         if not all(stop):
             raise UserError("an empty stop string", where="stop", accepted="text")
         self.out, self.ended, self._most = out, not max_tokens, max_tokens
