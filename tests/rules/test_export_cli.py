@@ -51,7 +51,8 @@ def test_it_speaks_the_other_tools_language() -> None:
 def test_what_the_rules_were_made_for_is_what_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     rule = "- match: {name: '^model\\.layers\\.'}\n  replace: {kwargs: {generate_device: cuda, threads: 6}}\n"
-    path.write_text(f"kbench: 1\nprovenance: {{workload: {{context: 2048, batch: 3, chunk: 128, kv: q8_0}}}}\nrules:\n{rule}")
+    head = "kbench: 1\nprovenance: {workload: {%s}}\nrules:\n"
+    path.write_text(head % "context: 2048, batch: 3, chunk: 128, kv: q8_0" + rule)
     arguments = words(export(path, *MODEL, "--to", "llama.cpp"))
     pairs = list(itertools.pairwise(arguments))
     for pair in (("-c", "6144"), ("-np", "3"), ("-ub", "128"), ("-ctk", "q8_0")):
@@ -61,7 +62,7 @@ def test_what_the_rules_were_made_for_is_what_runs(tmp_path: Path) -> None:
     pairs = list(itertools.pairwise(arguments))
     for pair in (("-c", "512"), ("-np", "1"), ("-ub", "64"), ("-ctk", "bf16")):
         assert pair in pairs
-    path.write_text(f"kbench: 1\nprovenance: {{workload: {{context: [1], batch: -4, chunk: x, kv: [f16]}}}}\nrules:\n{rule}")
+    path.write_text(head % "context: [1], batch: -4, chunk: x, kv: [f16]" + rule)
     assert "-c 4096" in export(path, *MODEL, "--to", "llama.cpp")  # a provenance may say anything
 
 

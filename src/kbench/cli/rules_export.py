@@ -39,7 +39,7 @@ def export(
         None, "--chunk", min=1, help="Tokens of a prefill step. Default: those of the rules, else kbench's."
     ),
     kv: str | None = typer.Option(
-        None, "--kv", "--kv-type", help="Type of the cache: f16, bf16, q8_0 or f32. Default: that of the rules, else f16."
+        None, "--kv", "--kv-type", help="Type of the cache: f16, bf16, q8_0 or f32. Default: the rules', else f16."
     ),
     output: Path | None = _OUTPUT,
     trust: list[str] = _TRUST,

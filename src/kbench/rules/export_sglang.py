@@ -113,10 +113,11 @@ def _notes(assignment: Assignment, tree: Module, serving: Serving, gpus: Sequenc
     if any(tensor.kind == _EMBEDDING for tensor, _ in here):
         notes.append("the embedding is on a GPU too")
     if len(gpus) > 1:
-        notes.append(f"every layer is shared out over {len(gpus)} GPUs, which must be alike; the rules divide by layers")
+        count = f"{len(gpus)} GPUs"
+        notes.append(f"every layer is shared out over {count}, which must be alike; the rules divide by layers")
     if list(gpus) != list(range(gpus[0], gpus[0] + len(gpus))):
         only = ",".join(map(str, gpus))
-        notes.append(f"it takes GPUs in a row: CUDA_VISIBLE_DEVICES={only} and --base-gpu-id 0 leave it those of the rules")
+        notes.append(f"it takes GPUs in a row: CUDA_VISIBLE_DEVICES={only} and --base-gpu-id 0 give it the rules'")
     if serving.kv != "f16":
         notes.append(f"its cache has the type of the model's weights, not {serving.kv} (--kv-cache-dtype knows 8 bits)")
     prefill = [m.name for _, m, p in tensor_places(assignment, tree) if p.prefill_device != p.generate_device]
