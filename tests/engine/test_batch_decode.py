@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,23 +164,16 @@ def test_layers_with_a_window_keep_no_more_than_it(get: Get) -> None:
     assert session.position == 100
 
 
-def test_what_an_interrupted_step_wrote_over_has_left(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_interrupted_step_wrote_over_has_left(
+    get: Get, interrupt: Callable[[Session, Sequence[int]], None]
+) -> None:
     """Ctrl-C comes when the native code returns: keys and values are written, and the step is not counted."""
     path, _ = get("qwen3")
     ids = texts(5, (38,), 0)[0]
     session, plain = (load(path, RUN[-1], context=20, chunk=8, overflow="ring") for _ in range(2))
     expected = plain.logits(ids[:31])
     session.prefill(ids[:30])
-    run = session._prefill.run
-
-    def interrupted(tokens: Any, spans: Any) -> None:
-        run(tokens, spans)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(session._prefill, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            session.prefill(ids[30:])
+    interrupt(session, ids[30:])
     assert session.position == 30
     # Of 27 slots it wrote to those of positions 3 to 10. Whoever goes on sees 11 and later ones.
     logits, kept = session.prefill_reusing(ids[:31])

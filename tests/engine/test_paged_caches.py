@@ -3,7 +3,7 @@ no pages, and what happens when there are none left. Pages that hold nothing hol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,23 +208,16 @@ def test_what_moves_between_pages_and_rows_side_by_side(get: Get, name: str) -> 
     assert any(entry["what"] == "cache" for entry in session.traffic.plain())
 
 
-def test_what_an_interrupted_step_wrote_is_not_taken_for_right(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_interrupted_step_wrote_is_not_taken_for_right(
+    get: Get, interrupt: Callable[[Session, Sequence[int]], None]
+) -> None:
     """Ctrl-C comes when a prefill on the device has written. What the CPU decodes then is brought there after all."""
     session = load(get("qwen3"), default=Placement(CPU, "reference", GPU, "torch"))
     plain = load(get("qwen3"), CPU)
     for one in (session, plain):
         one.prefill(ids(1, 20))
         one.decode(3)
-    run = session._prefill.run
-
-    def interrupted(tokens: Any, spans: Any) -> None:
-        run(tokens, spans)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(session._prefill, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            session.prefill(ids(2, 16))
+    interrupt(session, ids(2, 16))
     for token in (4, 5):
         assert relative_error(session.decode(token), plain.decode(token)) <= TOLERANCE
     assert relative_error(session.prefill(ids(3, 9)), plain.prefill(ids(3, 9))) <= TOLERANCE
